@@ -12,8 +12,11 @@
 // Rows of f32, those that are no whole units of 16 bytes, and heads wider than 128, for which there
 // are not enough registers, are `attend_list.cu`'s.
 //
-// FLOPs: 4 Dh for each query row and KV row that it sees, made of 4 (f16) or 6 (bf16) times as many
-// of products of matrices. Bound: products of matrices. Dh is at most DIM, 64 or 128.
+// FLOPs: 4 Dh for each query row and KV row that it sees. Products of matrices make more, because
+// both factors come in parts: scores cost 2 (f16) or 4 (bf16) times as much as the equation asks
+// for, values 2 times at a DIM of 128 and 4 times at 64, where half of V^T is zeros. In all 2 (f16)
+// or 3 (bf16) times at 128, and 3 or 4 times at 64. Bound: products of matrices. Dh is at most DIM,
+// 64 or 128.
 #include "shared/query_rows.cuh"
 
 struct AttendChunkArgs {

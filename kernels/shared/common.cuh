@@ -42,8 +42,8 @@ constexpr u32 WARP = 32;
     extern __shared__ __align__(16) u8 dynamic_shared_[];  \
     type* const name = reinterpret_cast<type*>(dynamic_shared_)
 
-// Whether mma on bf16 and tf32 and asynchronous copies exist; without them the wrappers below cost
-// more or are not there.
+// Whether mma on bf16 and tf32, mma of 16 steps and asynchronous copies exist. Without them the
+// second part makes what it can of what there is.
 #define HAS_SM80 (__CUDA_ARCH__ >= 800)
 
 constexpr u32 ALL_LANES = 0xffffffffu;
@@ -120,31 +120,24 @@ DEVICE uint4 load_once(const uint4* from) {
     return v;
 }
 
+#if HAS_SM80
 // Copies 16 bytes to shared memory without registers, seen by this thread after `copies_wait`. An
 // absent source gives zeros; its address must be valid all the same.
 DEVICE void copy_async(void* to_shared, const void* from, bool is_there) {
-#if HAS_SM80
     const u32 to = static_cast<u32>(__cvta_generic_to_shared(to_shared));
     const u32 n = is_there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(to), "l"(from), "r"(n) : "memory");
-#else
-    const uint4 zeros = {0, 0, 0, 0};
-    *static_cast<uint4*>(to_shared) = is_there ? *static_cast<const uint4*>(from) : zeros;
-#endif
 }
 // Closes a group of copies.
 DEVICE void copies_commit() {
-#if HAS_SM80
     asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
 }
 // Waits for all groups but the last `N`.
 template <u32 N> DEVICE void copies_wait() {
-#if HAS_SM80
     asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
-#endif
 }
+#endif
 
 // Four 8 x 8 matrices of 16-bit elements: lane 8 m + r says where row r of matrix m is (16 bytes of
 // shared memory), register m of lane l gets elements 2 (l % 4) and the next of row l / 4.
@@ -165,42 +158,22 @@ DEVICE void load_matrices_transposed(u32 (&to)[4], const void* row) {
 // b[0] is column g, rows 2t and 2t + 1; b[1] 8 rows on; c[0], c[1] are row g, columns 2t, 2t + 1;
 // c[2], c[3] row g + 8. The first of two elements is in the low half of its register. Volatile: all
 // lanes must be there, so no compiler may move a product to where only some need its result.
-DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #if HAS_SM80
+DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b[0]));
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[2]), "r"(a[3]), "r"(b[1]));
-#endif
 }
 // c += a b by a warp on signed bytes, four in a register, with whole sums: a is 16 x 16, b is 16 x
 // 8, c as above. a[0] is row g, columns 4t to 4t + 3; a[1] row g + 8; b is column g, rows 4t to
 // 4t + 3.
 DEVICE void mma_bytes(int (&c)[4], const u32 (&a)[2], u32 b) {
-#if HAS_SM80
     asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 "
                  "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(b));
-#else
-    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 "
-                 "{%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+r"(c[0]), "+r"(c[1]) : "r"(a[0]), "r"(b));
-    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 "
-                 "{%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+r"(c[2]), "+r"(c[3]) : "r"(a[1]), "r"(b));
-#endif
 }
-#if HAS_SM80
 // The same on bf16; there is none before compute capability 8.0.
 DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -230,11 +203,46 @@ DEVICE u32 floats_to_bfloats(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 }
+#else
+// c += a b by a warp as `mma_f16`, with an a of 16 x 8 and a b of 8 x 8: one register less of each
+// for the columns that are not there.
+DEVICE void mma_f16_of_8(float (&c)[4], u32 a_low, u32 a_high, u32 b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a_low), "r"(a_high), "r"(b));
+}
+// c += a b by a warp as `mma_bytes`, with an a of 8 x 16 and a c of 8 x 8.
+DEVICE void mma_bytes_of_8(int& c_even, int& c_odd, u32 a, u32 b) {
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 "
+                 "{%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+r"(c_even), "+r"(c_odd) : "r"(a), "r"(b));
+}
 #endif
 
 #endif
 
 // From here on plain C++, the same on both sides.
+
+#if !HAS_SM80
+// What a GPU before compute capability 8.0 has to make of smaller products and plain copies.
+
+DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    mma_f16_of_8(c, a[0], a[1], b[0]);
+    mma_f16_of_8(c, a[2], a[3], b[1]);
+}
+DEVICE void mma_bytes(int (&c)[4], const u32 (&a)[2], u32 b) {
+    mma_bytes_of_8(c[0], c[1], a[0], b);
+    mma_bytes_of_8(c[2], c[3], a[1], b);
+}
+// The copy is done when this returns.
+DEVICE void copy_async(void* to_shared, const void* from, bool is_there) {
+    const uint4 zeros = {0, 0, 0, 0};
+    *static_cast<uint4*>(to_shared) = is_there ? *static_cast<const uint4*>(from) : zeros;
+}
+DEVICE void copies_commit() {}
+template <u32 N> DEVICE void copies_wait() {}
+#endif
 
 // Elements as they are stored.
 struct f16 { u16 bits; };

@@ -2,7 +2,8 @@
 //! every access (address and undefined-behaviour sanitizers).
 //!
 //! Each `.cu` gets a wrapper that includes it in a namespace of its own and says where the compiler
-//! placed the fields of its structs of arguments.
+//! placed the fields of its structs of arguments. A file whose text depends on `HAS_SM80` gets two:
+//! one for compute capability 8.0 and one for 7.5. The others are the same for both.
 
 use std::env;
 use std::fmt::Write;
@@ -12,16 +13,42 @@ use std::process::Command;
 
 type Failure = Box<dyn std::error::Error>;
 
+/// Compute capabilities, times ten: one that has all that kernels ask for, and the oldest one that
+/// is supported.
+const NEW: u32 = 80;
+const OLD: u32 = 75;
+
 /// A way to build the library.
 struct Variant {
     name: &'static str,
     flags: &'static [&'static str],
     opt_level: u32,
+    /// Which files it has for [`OLD`] too, of those that differ.
+    takes_old: fn(&Wrapper) -> bool,
+}
+
+/// A file of kernels for one compute capability.
+struct Wrapper {
+    stem: String,
+    capability: u32,
+    /// Whether it begins copies: for [`OLD`] these are loads and stores of its own.
+    copies: bool,
+}
+
+impl Wrapper {
+    /// What its file and its symbol are called.
+    fn name(&self) -> String {
+        match self.capability {
+            OLD => format!("{}_{OLD}", self.stem),
+            _ => self.stem.clone(),
+        }
+    }
 }
 
 /// Without the sanitizer of the Rust side, which cc would take over: the compiler of this library
 /// would bring a runtime of its own, and a process can hold one alone.
-const FAST: Variant = Variant { name: "fast", flags: &["-fno-sanitize=address"], opt_level: 2 };
+const FAST: Variant =
+    Variant { name: "fast", flags: &["-fno-sanitize=address"], opt_level: 2, takes_old: |_| true };
 
 const SANITIZED: Variant = Variant {
     name: "sanitized",
@@ -31,6 +58,8 @@ const SANITIZED: Variant = Variant {
         "-fno-omit-frame-pointer",
     ],
     opt_level: 1,
+    // The other differences lie in registers alone, and compile for half a minute.
+    takes_old: |wrapper| wrapper.copies,
 };
 
 fn main() -> Result<(), Failure> {
@@ -44,20 +73,20 @@ fn main() -> Result<(), Failure> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={}", machine.display());
     println!("cargo::rerun-if-changed={}", folders[1].display());
+    let stand_in = root.join("tests/cuda-emulation/driver/libcuda.cpp");
+    println!("cargo::rerun-if-changed={}", stand_in.display());
     println!("cargo::rerun-if-changed={}", folders[0].join("shared").display());
-    let mut stems = Vec::new();
+    let by_capability = names_by_capability(&folders[0].join("shared/common.cuh"))?;
+    let mut wrappers = Vec::new();
     for folder in &folders {
         for path in sorted(folder)? {
             let extension = path.extension().unwrap_or_default();
             if extension == "cu" {
                 println!("cargo::rerun-if-changed={}", path.display());
-                stems.push(wrap(&path, &out)?);
+                wrappers.extend(wrap(&path, &folders[0], &by_capability, &out)?);
             }
         }
     }
-    fs::write(out.join("files.cpp"), files(&stems))?;
-    let mut sources: Vec<_> = stems.iter().map(|stem| out.join(format!("{stem}.cpp"))).collect();
-    sources.extend([out.join("files.cpp"), machine.join("machine.cpp")]);
     let includes = [machine, folders[0].clone()];
     if env::var("CARGO_CFG_UNIX").is_err() || is_for_clippy() {
         // Fibers are made with what Unix has; elsewhere the library is absent, which its loader
@@ -65,13 +94,16 @@ fn main() -> Result<(), Failure> {
         println!("cargo::rustc-env=LONGVIEW_EMULATION=");
         println!("cargo::rustc-env=LONGVIEW_EMULATION_SANITIZED=");
         println!("cargo::rustc-env=LONGVIEW_EMULATION_SANITIZER=");
+        println!("cargo::rustc-env=LONGVIEW_STAND_IN=");
         return Ok(());
     }
-    let fast = library(&FAST, &sources, &includes, &out)?;
+    let folder = stand_in_of_the_driver(&stand_in, &out)?;
+    println!("cargo::rustc-env=LONGVIEW_STAND_IN={}", folder.display());
+    let fast = library(&FAST, &wrappers, &includes, &out)?;
     println!("cargo::rustc-env=LONGVIEW_EMULATION={}", fast.display());
     let runtime = sanitizer_runtime();
     let sanitized = match &runtime {
-        Some(_) => library(&SANITIZED, &sources, &includes, &out)?,
+        Some(_) => library(&SANITIZED, &wrappers, &includes, &out)?,
         None => PathBuf::new(),
     };
     println!("cargo::rustc-env=LONGVIEW_EMULATION_SANITIZED={}", sanitized.display());
@@ -93,12 +125,70 @@ fn sorted(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(paths)
 }
 
-/// Writes the wrapper of a file; returns its stem.
-fn wrap(path: &Path, out: &Path) -> Result<String, Failure> {
+/// Functions of `common.cuh` that are not the same for every compute capability.
+fn names_by_capability(common: &Path) -> Result<Vec<String>, Failure> {
+    let text = fs::read_to_string(common)?;
+    let mut names = vec![String::from("HAS_SM80")];
+    // Whether each of the conditions that the line lies in asks for the compute capability.
+    let mut conditions = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("#if") {
+            conditions.push(line.contains("HAS_SM80"));
+        } else if line.starts_with("#endif") {
+            conditions.pop();
+        } else if conditions.contains(&true)
+            && line.contains("DEVICE ")
+            && let Some((head, _)) = line.split_once('(')
+        {
+            names.push(head.rsplit([' ', '&', '*']).next().unwrap_or_default().to_owned());
+        }
+    }
+    if names.len() > 1 && conditions.is_empty() {
+        return Ok(names);
+    }
+    Err(format!("{}: no function depends on HAS_SM80", common.display()).into())
+}
+
+/// The text of a file with what it includes, but for `common.cuh`.
+fn whole_text(path: &Path, kernels: &Path) -> Result<String, Failure> {
+    let mut text = fs::read_to_string(path)?;
+    let included = |line: &str| {
+        let name = line.strip_prefix("#include \"")?.strip_suffix('"')?;
+        (name != "shared/common.cuh").then(|| kernels.join(name))
+    };
+    for path in text.lines().filter_map(included).collect::<Vec<_>>() {
+        text += &whole_text(&path, kernels)?;
+    }
+    Ok(text)
+}
+
+/// Writes the wrappers of a file.
+fn wrap(
+    path: &Path,
+    kernels: &Path,
+    by_capability: &[String],
+    out: &Path,
+) -> Result<Vec<Wrapper>, Failure> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let text = whole_text(path, kernels)?;
+    let differs = by_capability.iter().any(|name| text.contains(name.as_str()));
+    let copies = text.contains("copy_async(");
+    let mut wrappers = Vec::new();
+    for capability in [NEW, OLD].into_iter().take(1 + usize::from(differs)) {
+        let wrapper = Wrapper { stem: stem.clone(), capability, copies };
+        let text = text_of(&wrapper, path, differs)?;
+        fs::write(out.join(format!("{}.cpp", wrapper.name())), text)?;
+        wrappers.push(wrapper);
+    }
+    Ok(wrappers)
+}
+
+/// The text of a wrapper of the file at `path`.
+fn text_of(wrapper: &Wrapper, path: &Path, differs: bool) -> Result<String, Failure> {
     let structs = structs(&fs::read_to_string(path)?);
-    let mut text =
-        String::from("#include \"shared/common.cuh\"\n#include <cstddef>\n\nnamespace {\n\n");
+    let (name, Wrapper { stem, capability, .. }) = (wrapper.name(), wrapper);
+    let mut text = format!("#define LONGVIEW_EMULATED_SM {capability}\n");
+    text += "#include \"shared/common.cuh\"\n#include <cstddef>\n\nnamespace {\n\n";
     text += "const lv::Kernel* lv_last_kernel = nullptr;\n\n";
     writeln!(text, "#include \"{}\"\n", path.display())?;
     for (name, fields) in &structs {
@@ -116,13 +206,13 @@ fn wrap(path: &Path, out: &Path) -> Result<String, Failure> {
     }
     text += "};\n\n}  // namespace\n\n";
     let n = structs.len();
-    writeln!(text, "extern const lv::File lv_file_{stem};")?;
+    writeln!(text, "extern const lv::File lv_file_{name};")?;
     writeln!(
         text,
-        "const lv::File lv_file_{stem} = {{\"{stem}\", &lv_last_kernel, lv_args, {n}}};"
+        "const lv::File lv_file_{name} = {{\"{stem}\", &lv_last_kernel, lv_args, {n}, \
+         {capability}, {differs}}};"
     )?;
-    fs::write(out.join(format!("{stem}.cpp")), text)?;
-    Ok(stem)
+    Ok(text)
 }
 
 /// The structs of arguments: names, and names of fields. A field is the last word before a `;`.
@@ -148,19 +238,19 @@ fn structs(text: &str) -> Vec<(String, Vec<String>)> {
     structs
 }
 
-/// The list of all files, for the loader.
-fn files(stems: &[String]) -> String {
+/// The list of the files of a library, for the loader.
+fn files(names: &[String]) -> String {
     let mut text = String::from("#include \"machine.hpp\"\n\n");
-    for stem in stems {
-        text += &format!("extern const lv::File lv_file_{stem};\n");
+    for name in names {
+        text += &format!("extern const lv::File lv_file_{name};\n");
     }
-    let list: Vec<_> = stems.iter().map(|stem| format!("&lv_file_{stem}")).collect();
+    let list: Vec<_> = names.iter().map(|name| format!("&lv_file_{name}")).collect();
     text += &format!(
         "\nstatic const lv::File* const list[] = {{{}}};\n\n\
          extern \"C\" u32 lv_n_files() {{ return {}; }}\n\
          extern \"C\" const lv::File* lv_file(u32 i) {{ return list[i]; }}\n",
         list.join(", "),
-        stems.len()
+        names.len()
     );
     text
 }
@@ -168,12 +258,18 @@ fn files(stems: &[String]) -> String {
 /// Compiles and links.
 fn library(
     variant: &Variant,
-    sources: &[PathBuf],
+    wrappers: &[Wrapper],
     includes: &[PathBuf],
     out: &Path,
 ) -> Result<PathBuf, Failure> {
     let folder = out.join(variant.name);
     fs::create_dir_all(&folder)?;
+    let is_taken = |wrapper: &&Wrapper| wrapper.capability != OLD || (variant.takes_old)(wrapper);
+    let names: Vec<_> = wrappers.iter().filter(is_taken).map(Wrapper::name).collect();
+    let list = folder.join("files.cpp");
+    fs::write(&list, files(&names))?;
+    let mut sources: Vec<_> = names.iter().map(|name| out.join(format!("{name}.cpp"))).collect();
+    sources.extend([list, includes[0].join("machine.cpp")]);
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").pic(true).debug(false).opt_level(variant.opt_level);
     build.cargo_metadata(false).warnings(true).out_dir(&folder);
@@ -183,9 +279,27 @@ fn library(
     // variables of a thread.
     build.flags(["-fno-strict-aliasing", "-ffp-contract=off", "-ftls-model=initial-exec"]);
     build.flags(["-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-variable"]);
+    // For old devices some kernels are empty.
+    build.flag("-Wno-unused-parameter");
     build.flags(variant.flags).includes(includes).files(sources);
+    link(&build, folder.join("liblongview_kernels.so"))
+}
+
+/// The stand-in of NVIDIA's driver library, in a folder that a loader can be told of.
+fn stand_in_of_the_driver(source: &Path, out: &Path) -> Result<PathBuf, Failure> {
+    let folder = out.join("stand-in");
+    fs::create_dir_all(&folder)?;
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").pic(true).debug(false).opt_level(1);
+    build.cargo_metadata(false).warnings(true).out_dir(&folder);
+    build.flag(FAST.flags[0]).file(source);
+    link(&build, folder.join("libcuda.so"))?;
+    Ok(folder)
+}
+
+/// Compiles and links a shared library.
+fn link(build: &cc::Build, library: PathBuf) -> Result<PathBuf, Failure> {
     let objects = build.try_compile_intermediates()?;
-    let library = folder.join("liblongview_kernels.so");
     let mut link = build.try_get_compiler()?.to_command();
     link.args(&objects).args(["-shared", "-o"]).arg(&library);
     if link.status()?.success() {

@@ -69,7 +69,16 @@ fn load<B: Backend>(
     policy: &PolicyOptions,
     kv_dtype: DType,
 ) -> Result<(Engine<B>, Session<B>), EngineError> {
-    let engine = Engine::load(Arc::clone(backend), folder(fixture), options(kv_dtype), policy)?;
+    load_with(backend, fixture, policy, options(kv_dtype))
+}
+
+fn load_with<B: Backend>(
+    backend: &Arc<B>,
+    fixture: &str,
+    policy: &PolicyOptions,
+    options: EngineOptions,
+) -> Result<(Engine<B>, Session<B>), EngineError> {
+    let engine = Engine::load(Arc::clone(backend), folder(fixture), options, policy)?;
     let session = engine.session(policy)?;
     Ok((engine, session))
 }
@@ -97,7 +106,16 @@ fn run<B: Backend>(
     policy: &PolicyOptions,
     kv_dtype: DType,
 ) -> (Vec<f32>, Vec<u32>, u64) {
-    let (mut engine, mut session) = load(backend, fixture, policy, kv_dtype).expect("it loads");
+    run_with(backend, fixture, policy, options(kv_dtype))
+}
+
+fn run_with<B: Backend>(
+    backend: &Arc<B>,
+    fixture: &str,
+    policy: &PolicyOptions,
+    options: EngineOptions,
+) -> (Vec<f32>, Vec<u32>, u64) {
+    let (mut engine, mut session) = load_with(backend, fixture, policy, options).expect("it loads");
     prefill(&mut engine, &mut session);
     let logits = session.logits().to_vec();
     let answer = generate(&mut engine, &mut session, ANSWER).expect("decode");
@@ -109,6 +127,12 @@ fn the_smallest_model_has_two_layers_is_64_wide_and_reads_64_tokens_at_most() {
     let config = folder(SMALL).config;
     assert_eq!((config.n_layers, config.hidden_size), (2, 64));
     assert!(options(DType::F16).ctx_size <= 64);
+}
+
+/// The largest difference of two numbers, or one that is none.
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, |worst, d| if d > worst || d.is_nan() { d } else { worst })
 }
 
 #[test]
@@ -130,8 +154,7 @@ fn answers_are_those_of_the_cpu() {
             let what = format!("{fixture} {kv_dtype} {}", policy.preset);
             let (logits, answer, attended) = run(&emulated, fixture, &policy, kv_dtype);
             let (expected, tokens, n) = run(&cpu, fixture, &policy, kv_dtype);
-            let worst = logits.iter().zip(&expected).map(|(a, b)| (a - b).abs());
-            let worst = worst.fold(0.0, |worst, d| if d > worst || d.is_nan() { d } else { worst });
+            let worst = distance(&logits, &expected);
             assert!(logits.len() == expected.len() && worst <= tolerance, "{what}: {worst}");
             assert_eq!(attended, n, "{what}");
             if tolerance <= 1e-4 {
@@ -144,6 +167,89 @@ fn answers_are_those_of_the_cpu() {
         assert!(launched.contains(kernel), "{kernel} never ran");
     }
 }
+
+/// A GPU of 2018 has none of what came with compute capability 8.0: rows of bf16 are attended and
+/// multiplied by kernels that are compiled for it alone.
+#[test]
+fn answers_of_an_old_device_are_those_of_the_cpu() {
+    let old = emulated(EmulatedOptions { compute_capability: (7, 5), ..Default::default() });
+    let cpu = cpu();
+    for (fixture, kv_dtype, tolerance) in
+        [(SMALL, DType::BF16, 1e-4), ("qwen2-untied", DType::BF16, 1e-1), (SMALL, DType::F16, 1e-4)]
+    {
+        for policy in [full(), clusterkv(24)] {
+            let what = format!("{fixture} {kv_dtype} {}", policy.preset);
+            let (logits, _, attended) = run(&old, fixture, &policy, kv_dtype);
+            let (expected, _, n) = run(&cpu, fixture, &policy, kv_dtype);
+            let worst = distance(&logits, &expected);
+            assert!(logits.len() == expected.len() && worst <= tolerance, "{what}: {worst}");
+            assert_eq!(attended, n, "{what}");
+        }
+    }
+    assert!(old.driver().n_by_capability() > 0, "nothing that differs ran");
+}
+
+/// A device whose memory is the host's, as that of a DGX Spark.
+fn unified() -> Arc<Emulated> {
+    emulated(EmulatedOptions { unified_memory: true, ..Default::default() })
+}
+
+/// Such a device attends rows where they lie: nothing is gathered or cached, and answers are those
+/// of the CPU, which does so too.
+#[test]
+fn a_device_that_shares_the_hosts_memory_copies_no_rows() {
+    let (unified, own, cpu) = (unified(), emulated(EmulatedOptions::default()), cpu());
+    for (fixture, kv_dtype, tolerance) in
+        [(SMALL, DType::F16, 1e-4), (SMALL, DType::Q8, 2e-2), ("llama3-gqa", DType::F16, 1e-1)]
+    {
+        for policy in [full(), clusterkv(24)] {
+            let what = format!("{fixture} {kv_dtype} {}", policy.preset);
+            let options = || EngineOptions { simulate_device: false, ..options(kv_dtype) };
+            let plan = Engine::plan(&*unified, &folder(fixture), &options(), &policy);
+            assert!(plan.expect("a plan").unified, "{what}");
+            let (logits, answer, attended) = run_with(&unified, fixture, &policy, options());
+            let (expected, tokens, n) = run_with(&cpu, fixture, &policy, options());
+            let worst = distance(&logits, &expected);
+            assert!(logits.len() == expected.len() && worst <= tolerance, "{what}: {worst}");
+            assert_eq!(attended, n, "{what}");
+            if tolerance <= 1e-4 {
+                assert_eq!(answer, tokens, "{what}");
+            }
+            run_with(&own, fixture, &policy, options());
+        }
+    }
+    let moves = |backend: &Emulated, kernel| backend.driver().launched().contains(kernel);
+    assert!(moves(&own, "look_up_rows"), "memory of its own has a cache of rows");
+    for kernel in ["kv_gather", "look_up_rows"] {
+        assert!(!moves(&unified, kernel), "{kernel} ran where there is nothing to move");
+    }
+}
+
+/// The checks of the scheduler that know rows in place, on such a device.
+macro_rules! on_unified_memory {
+    ($($check:ident),+ $(,)?) => {
+        mod unified_memory {
+            $(
+                #[test]
+                fn $check() {
+                    longview_tests::suite::policy::$check(&super::unified());
+                }
+            )+
+        }
+    };
+}
+
+on_unified_memory!(
+    a_fork_outlives_its_origin_and_a_lost_device,
+    a_sequence_made_again_from_the_host_attends_the_same,
+    few_tokens_are_all_attended_where_they_lie,
+    forks_share_the_rows_that_neither_writes,
+    full_attention_and_dense_layers_attend_to_everything,
+    recalled_rows_are_attended_rounded,
+    recent_rows_are_attended_as_written_and_others_rounded,
+    rows_of_8_bits_survive_a_lost_device,
+    the_plan_is_what_is_allocated,
+);
 
 /// One wait, graphs that were there before, nothing allocated.
 #[test]

@@ -7,14 +7,15 @@ use crate::args::{Parsed, UsageError};
 use crate::process::{cargo, dev_binary, run as run_child};
 
 pub(crate) const OPTIONS: &str =
-    "[--backends cpu,wgpu,cuda,cuda-emulated] [--op NAME] [--every N]; --all";
+    "[--backends cpu,wgpu,cuda,cuda-emulated] [--op NAME] [--every N] [--capability 7.5]; --all";
 pub(crate) const ABOUT: &str = "every case of every op on every backend against the f64 reference; \
                                 REQUIRE_BACKENDS=a,b makes their absence fail; --every \
-                                13 takes that share of the cases. --all: the tests of parity with \
+                                13 takes that share of the cases; --capability 7.5 is \
+                                for the emulated device. --all: the tests of parity with \
                                 every case at every shader level and under the sanitizers, which \
                                 take turns in CI";
 
-const TAKES_VALUE: &[&str] = &["--backends", "--op", "--every"];
+const TAKES_VALUE: &[&str] = &["--backends", "--op", "--every", "--capability"];
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {

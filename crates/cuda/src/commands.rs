@@ -6,6 +6,9 @@
 use crate::driver::{CopyCall, Grid, KernelCall, Work};
 use crate::kernels::Kernel;
 
+/// Bytes of a word of data.
+const WORD: usize = size_of::<u64>();
+
 /// What makes a command the same as another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Shape {
@@ -17,8 +20,9 @@ enum Shape {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Commands {
     shapes: Vec<Shape>,
-    /// Arguments of kernels and addresses of copies, one after the other.
-    data: Vec<u8>,
+    /// Arguments of kernels and addresses of copies, one after the other. Each begins at a word: no
+    /// document says that a driver takes arguments from elsewhere.
+    data: Vec<u64>,
     /// Where each command's data ends.
     ends: Vec<usize>,
 }
@@ -37,11 +41,14 @@ impl Commands {
     pub fn push(&mut self, work: Work<'_>) {
         let shape = match work {
             Work::Launch(KernelCall { kernel, grid, args }) => {
-                self.data.extend_from_slice(args);
+                let begin = self.data.len();
+                self.data.resize(begin + args.len().div_ceil(WORD), 0);
+                let to: &mut [u8] = bytemuck::cast_slice_mut(&mut self.data[begin..]);
+                to[..args.len()].copy_from_slice(args);
                 Shape::Launch { kernel, grid }
             }
             Work::Copy(CopyCall { to, from, bytes, to_host, from_host }) => {
-                self.data.extend_from_slice(bytemuck::bytes_of(&[to, from]));
+                self.data.extend_from_slice(&[to, from]);
                 Shape::Copy { bytes, to_host, from_host }
             }
         };
@@ -64,7 +71,7 @@ impl Commands {
         self.data.copy_from_slice(&other.data);
     }
 
-    fn data(&self, i: usize) -> &[u8] {
+    fn data(&self, i: usize) -> &[u64] {
         let begin = if i == 0 { 0 } else { self.ends[i - 1] };
         &self.data[begin..self.ends[i]]
     }
@@ -72,10 +79,13 @@ impl Commands {
     pub fn get(&self, i: usize) -> Work<'_> {
         match self.shapes[i] {
             Shape::Launch { kernel, grid } => {
-                Work::Launch(KernelCall { kernel, grid, args: self.data(i) })
+                let args: &[u8] = bytemuck::cast_slice(self.data(i));
+                let n_bytes = kernel.facts().args.size as usize;
+                Work::Launch(KernelCall { kernel, grid, args: &args[..n_bytes] })
             }
             Shape::Copy { bytes, to_host, from_host } => {
-                let [to, from] = bytemuck::pod_read_unaligned(self.data(i));
+                let addresses = self.data(i);
+                let (to, from) = (addresses[0], addresses[1]);
                 Work::Copy(CopyCall { to, from, bytes, to_host, from_host })
             }
         }
@@ -91,5 +101,40 @@ impl Commands {
         let mut hasher = DefaultHasher::new();
         self.shapes.hash(&mut hasher);
         hasher.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Commands;
+    use crate::driver::{CopyCall, Grid, KernelCall, Work};
+    use crate::kernels::Kernel;
+
+    /// Whatever comes before it, a command is what it was, and its arguments begin at a word.
+    #[test]
+    fn arguments_begin_at_words() {
+        let mut commands = Commands::default();
+        let copy = CopyCall { to: 3, from: 5, bytes: 7, to_host: false, from_host: true };
+        let args_of = |kernel: Kernel| -> Vec<u8> {
+            (0..kernel.facts().args.size).map(|i| i as u8 ^ kernel as u8).collect()
+        };
+        for kernel in Kernel::ALL {
+            let args = args_of(*kernel);
+            // As it may come from anywhere.
+            let odd = [&[0][..], &args].concat();
+            let call = KernelCall { kernel: *kernel, grid: Grid::over(1, 1), args: &odd[1..] };
+            commands.push(Work::Launch(call));
+            commands.push(Work::Copy(copy));
+        }
+        for (i, work) in commands.iter().enumerate() {
+            match work {
+                Work::Copy(call) => assert_eq!(call, copy),
+                Work::Launch(call) => {
+                    assert_eq!(call.kernel, Kernel::ALL[i / 2]);
+                    assert_eq!(call.args, args_of(call.kernel));
+                    assert!(call.args.as_ptr().cast::<u64>().is_aligned());
+                }
+            }
+        }
     }
 }

@@ -116,10 +116,20 @@ impl<D: Driver> Device<D> {
     /// Zeroed host memory that kernels reach.
     pub fn alloc_host(self: &Arc<Self>, bytes: u64, label: &str) -> OpResult<Counted<D>> {
         self.check()?;
-        let memory = self.told_of(self.driver.alloc_host(bytes.max(1)), label, bytes)?;
+        let memory = self.told_of(self.driver.alloc_host(bytes.max(1)), &pinned(label), bytes)?;
         Tally::add(&self.tally.allocations, 1);
         Ok(Counted { memory, is_host: true, device: Arc::clone(self) })
     }
+}
+
+/// What an error says that host memory of the device is for: there may be far less of it than of
+/// other host memory, which a user cannot know.
+fn pinned(label: &str) -> String {
+    format!(
+        "{label} in pinned host memory; the system limits how much a program may pin (Windows: \
+         half of the memory or less; containers: the limit for locked memory), and a shorter \
+         context or --kv-type q8 needs less"
+    )
 }
 
 /// Memory that work is handed over for before it goes; device memory is counted as long as it is

@@ -35,6 +35,10 @@ pub struct DeviceFacts {
     pub compute_capability: (u32, u32),
     /// Multiprocessors: what the blocks of a launch are spread over.
     pub n_multiprocessors: u32,
+    /// Whether device memory and host memory are the same chips (Jetson, DGX Spark): kernels read
+    /// host memory as fast as their own. False for a device with memory of its own, however fast
+    /// the link: that of a GH200 has an eighth of the bandwidth of its HBM.
+    pub unified_memory: bool,
     /// Memory that may be planned for; `None` where the device does not tell.
     pub memory_bytes: Option<u64>,
 }

@@ -31,6 +31,7 @@ mod kernels;
 mod library;
 mod library_check;
 mod lock;
+mod names;
 mod nvidia;
 mod open;
 mod ops;

@@ -59,12 +59,21 @@ fn rows_at_once(row_bytes: usize) -> usize {
     ROUNDED as usize / row_bytes / STEP * STEP
 }
 
+/// Whether the library makes products with weights of such a type at all. Tensor cores know bf16
+/// from compute capability 8.0 on; before, our own kernel multiplies rows of f32 by such weights.
+pub(crate) fn is_for(dtype: DType, compute_capability: (u32, u32)) -> bool {
+    dtype != DType::BF16 || compute_capability >= (8, 0)
+}
+
 /// Does it, or returns `false` where the library does not take such a product.
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,
     d: &mut Linear<'_, CudaBackend<D>>,
     plain: Plain,
 ) -> OpResult<bool> {
+    if !is_for(plain.dtype, backend.driver().facts().compute_capability) {
+        return Ok(false);
+    }
     let (n_rows, n_in, n_out) = (d.p.n_rows as usize, d.p.n_in as usize, d.p.n_out as usize);
     let (weight, out) = (d.weight, d.out.at());
     let at_once = rows_at_once(plain.row_bytes).min(n_rows);

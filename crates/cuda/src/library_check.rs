@@ -17,7 +17,9 @@ pub(crate) const SIZES: Sizes = [131, 203, 164];
 /// Whether the library's product is that of our kernel: in both types, with a bias and added to
 /// what is there, and without. An error says where they differ.
 pub(crate) async fn check<D: Driver>(backend: &CudaBackend<D>, sizes: Sizes) -> Result<(), String> {
-    for dtype in [DType::F16, DType::BF16] {
+    let capability = backend.driver().facts().compute_capability;
+    let dtypes = [DType::F16, DType::BF16].into_iter();
+    for dtype in dtypes.filter(|dtype| library::is_for(*dtype, capability)) {
         for accumulate in [false, true] {
             let [by_library, by_kernel] =
                 [true, false].map(|by_library| Wanted { sizes, dtype, accumulate, by_library });

@@ -7,20 +7,23 @@
 //! A context of its own, not the primary one: it can be destroyed and made again after a fault,
 //! while buffers of the old one still wait to be dropped.
 
+mod context;
 mod cublaslt;
+mod lt_functions;
+mod zeros;
 
 use std::ffi::{CString, c_int, c_void};
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::sys::{
-    self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUcontext, CUdevice_attribute, CUevent,
-    CUevent_flags, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode,
-    CUmemorytype, CUmodule, CUresult, CUstream,
+    self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUdevice_attribute, CUevent, CUevent_flags,
+    CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmemorytype, CUmodule,
+    CUresult, CUstream,
 };
 use cudarc::driver::{DriverError as CudaError, result};
 
+use self::context::Context;
 use self::cublaslt::CublasLt;
 use crate::driver::{
     CopyCall, DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, ProductCall, Work,
@@ -39,7 +42,7 @@ const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEV
 
 /// A GPU of NVIDIA.
 pub struct NvidiaDriver {
-    /// Dropped before the context that it was made in.
+    /// Dropped in the context that it was made in.
     library: Result<CublasLt, String>,
     context: Arc<Context>,
     options: CudaOptions,
@@ -61,17 +64,10 @@ unsafe impl Sync for NvidiaDriver {}
 impl Drop for NvidiaDriver {
     fn drop(&mut self) {
         // What the library frees is in this context.
-        let _ = self.context.bind();
+        let _entered = self.context.enter();
+        self.library = Err(String::new());
     }
 }
-
-/// A context, destroyed with all that is in it when the last handle is dropped.
-struct Context(CUcontext);
-
-// SAFETY: a context may be current on several threads at once; the driver locks.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
 
 struct Function(CUfunction);
 
@@ -122,34 +118,27 @@ pub struct NvidiaGraph {
 // SAFETY: a graph is used by one thread at a time, whichever it is.
 unsafe impl Send for NvidiaGraph {}
 
-impl Context {
-    /// Makes it the current one of this thread.
-    fn bind(&self) -> DriverResult<()> {
-        // SAFETY: the context exists as long as this value.
-        told(unsafe { result::ctx::set_current(self.0) })
-    }
-
-    /// Waits for all work of all streams.
-    fn synchronize(&self) -> DriverResult<()> {
-        self.bind()?;
-        told(result::ctx::synchronize())
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: the context was made by `create` and nothing of it is used any more. An error
-        // says that it was broken before.
-        let _ = unsafe { sys::cuCtxDestroy_v2(self.0) };
-    }
-}
-
 /// A refusal in the words of the driver.
 fn told<T>(result: Result<T, CudaError>) -> DriverResult<T> {
     result.map_err(|error| match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => DriverError::OutOfMemory,
         _ => DriverError::Lost(in_words(error)),
     })
+}
+
+/// What a refusal of pinned memory is. Systems give a program less of it than there is, and say so
+/// in many ways: Windows maps it into the GPU's space, where it has no place left. None of them
+/// breaks the context; one that is broken says so at the next call.
+fn refusal_of_pinned(error: CudaError) -> DriverError {
+    match error.0 {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY
+        | CUresult::CUDA_ERROR_INVALID_VALUE
+        | CUresult::CUDA_ERROR_MAP_FAILED
+        | CUresult::CUDA_ERROR_ALREADY_MAPPED
+        | CUresult::CUDA_ERROR_OPERATING_SYSTEM
+        | CUresult::CUDA_ERROR_NOT_SUPPORTED => DriverError::OutOfMemory,
+        _ => DriverError::Lost(in_words(error)),
+    }
 }
 
 fn in_words(error: CudaError) -> String {
@@ -181,7 +170,7 @@ impl NvidiaDriver {
         facts.n_multiprocessors = options.n_multiprocessors.unwrap_or(facts.n_multiprocessors);
         let context = Arc::new(Context::create(device).map_err(refused)?);
         let refused = |e: DriverError| StartError::Device { reason: e.to_string() };
-        context.bind().map_err(refused)?;
+        let _entered = context.enter().map_err(refused)?;
         // Before memory is counted: what the library takes for itself is not to be planned with.
         let library = if options.own_products {
             Err("this device was opened to go without".into())
@@ -190,6 +179,7 @@ impl NvidiaDriver {
         };
         // What other programs hold is not ours to plan with.
         let free = result::mem_get_info().map(|(free, _)| free as u64).ok();
+        let free = if facts.unified_memory { free.max(available_memory()) } else { free };
         let zeroing = NvidiaStream::new(&context).map_err(refused)?;
         Ok(Self {
             library,
@@ -238,7 +228,7 @@ impl NvidiaDriver {
             }
             Work::Copy(call) => {
                 let params = copy_params(&call);
-                let context = self.context.0;
+                let context = self.context.raw();
                 // SAFETY: as above; the addresses are the caller's word.
                 unsafe {
                     sys::cuGraphAddMemcpyNode(
@@ -310,18 +300,6 @@ impl NvidiaDriver {
     }
 }
 
-impl Context {
-    fn create(device: sys::CUdevice) -> Result<Self, CudaError> {
-        let mut context = MaybeUninit::uninit();
-        // SAFETY: the driver is initialised and the device is one of its own; on success the
-        // context is written.
-        unsafe {
-            sys::cuCtxCreate_v2(context.as_mut_ptr(), 0, device).result()?;
-            Ok(Self(context.assume_init()))
-        }
-    }
-}
-
 /// Fails for a driver that does not speak the embedded PTX.
 fn check_version() -> Result<(), StartError> {
     let mut version = 0;
@@ -339,6 +317,7 @@ fn facts_of(device: sys::CUdevice) -> Result<(DeviceFacts, Target), StartError> 
     use CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        CU_DEVICE_ATTRIBUTE_INTEGRATED as INTEGRATED,
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS,
     };
     let refused = |e| StartError::Device { reason: in_words(e) };
@@ -356,8 +335,27 @@ fn facts_of(device: sys::CUdevice) -> Result<(DeviceFacts, Target), StartError> 
             needed: in_words(Target::ALL[0].capability()),
         });
     };
-    let facts = DeviceFacts { name, compute_capability, n_multiprocessors, memory_bytes: None };
+    let unified_memory = get(INTEGRATED)? != 0;
+    let facts = DeviceFacts {
+        name,
+        compute_capability,
+        n_multiprocessors,
+        unified_memory,
+        memory_bytes: None,
+    };
     Ok((facts, target))
+}
+
+/// What the system could give, where Linux tells. A driver whose device shares the host's memory
+/// counts the page cache as used, which is all of a model's file once it was read.
+fn available_memory() -> Option<u64> {
+    available_in(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+/// The bytes in the line of MemAvailable, which counts in units of 1,024.
+fn available_in(meminfo: &str) -> Option<u64> {
+    let rest = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    rest.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 impl NvidiaStream {
@@ -371,7 +369,7 @@ impl NvidiaStream {
 
 impl Drop for NvidiaStream {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
+        if let Ok(_entered) = self.context.enter() {
             // SAFETY: the stream exists, and is used no more; the driver finishes its work first.
             let _ = unsafe { result::stream::destroy(self.raw) };
         }
@@ -428,9 +426,7 @@ fn copy_params(call: &CopyCall) -> CUDA_MEMCPY3D {
 impl Drop for NvidiaGraph {
     fn drop(&mut self) {
         // It may still run.
-        if self.context.synchronize().is_err() {
-            return;
-        }
+        let Ok(_entered) = self.context.synchronize() else { return };
         // SAFETY: both were made by the calls that go with these, and are used no more.
         unsafe {
             if !self.exec.is_null() {
@@ -443,7 +439,7 @@ impl Drop for NvidiaGraph {
 
 impl Drop for NvidiaEvent {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
+        if let Ok(_entered) = self.context.enter() {
             // SAFETY: the event exists and is used no more; work that waits for it still does.
             let _ = unsafe { result::event::destroy(self.raw) };
         }
@@ -453,9 +449,7 @@ impl Drop for NvidiaEvent {
 impl Drop for NvidiaMemory {
     fn drop(&mut self) {
         // Where the context is broken its memory is gone already.
-        if self.context.synchronize().is_err() {
-            return;
-        }
+        let Ok(_entered) = self.context.synchronize() else { return };
         // SAFETY: the memory was made by the call that goes with this one, all work that may use
         // it is done, and nobody has the address any more.
         let _ = unsafe {
@@ -511,7 +505,7 @@ impl Driver for NvidiaDriver {
     }
 
     fn alloc(&self, bytes: u64) -> DriverResult<NvidiaMemory> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         // SAFETY: a plain allocation in the current context.
         let address = told(unsafe { result::malloc_sync(bytes as usize) })?;
         let context = Arc::clone(&self.context);
@@ -523,31 +517,30 @@ impl Driver for NvidiaDriver {
     }
 
     fn alloc_host(&self, bytes: u64) -> DriverResult<NvidiaMemory> {
-        self.context.bind()?;
-        // SAFETY: a plain allocation in the current context; the whole of it is written at once.
+        let _entered = self.context.enter()?;
         // With one address space for both sides, the host's address is the kernels' too.
-        let host = unsafe {
-            let host = told(result::malloc_host(bytes as usize, HOST_FLAGS))?;
-            host.cast::<u8>().write_bytes(0, bytes as usize);
-            host
-        };
+        // SAFETY: a plain allocation in the current context.
+        let host = unsafe { result::malloc_host(bytes as usize, HOST_FLAGS) };
+        let host = host.map_err(refusal_of_pinned)?;
+        // SAFETY: the memory has that length, and nobody else has it yet.
+        zeros::fill(unsafe { std::slice::from_raw_parts_mut(host.cast(), bytes as usize) });
         let context = Arc::clone(&self.context);
         Ok(NvidiaMemory { address: host as u64, len: bytes, is_host: true, context })
     }
 
     fn new_stream(&self) -> DriverResult<NvidiaStream> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         NvidiaStream::new(&self.context)
     }
 
     fn new_event(&self) -> DriverResult<NvidiaEvent> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         let raw = told(result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING))?;
         Ok(NvidiaEvent { raw, context: Arc::clone(&self.context) })
     }
 
     unsafe fn run(&self, stream: &NvidiaStream, work: Work<'_>) -> DriverResult<()> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         let call = match work {
             Work::Launch(call) => call,
             Work::Copy(CopyCall { to, from, bytes, .. }) => {
@@ -576,7 +569,7 @@ impl Driver for NvidiaDriver {
     }
 
     unsafe fn new_graph(&self, works: &[Work<'_>]) -> DriverResult<NvidiaGraph> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         let mut graph = NvidiaGraph::new(&self.context)?;
         for work in works {
             // SAFETY: the caller's word.
@@ -595,7 +588,7 @@ impl Driver for NvidiaDriver {
         i: usize,
         work: Work<'_>,
     ) -> DriverResult<()> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         let node = graph.nodes[i];
         match work {
             Work::Launch(call) => {
@@ -618,7 +611,7 @@ impl Driver for NvidiaDriver {
                             graph.exec,
                             node,
                             &params,
-                            self.context.0,
+                            self.context.raw(),
                         )
                     }
                     .result(),
@@ -632,7 +625,7 @@ impl Driver for NvidiaDriver {
         stream: &NvidiaStream,
         graph: &mut NvidiaGraph,
     ) -> DriverResult<()> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         // SAFETY: both exist; what the nodes point to is the caller's word.
         told(unsafe { sys::cuGraphLaunch(graph.exec, stream.raw) }.result())
     }
@@ -642,12 +635,12 @@ impl Driver for NvidiaDriver {
     }
 
     fn takes_product(&self, call: &ProductCall) -> bool {
-        let is_bound = self.context.bind().is_ok();
-        is_bound && self.library.as_ref().is_ok_and(|library| library.takes(call))
+        let entered = self.context.enter();
+        entered.is_ok() && self.library.as_ref().is_ok_and(|library| library.takes(call))
     }
 
     unsafe fn multiply(&self, stream: &NvidiaStream, call: &ProductCall) -> DriverResult<()> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         let library = self.library.as_ref().map_err(|e| DriverError::Lost(e.clone()))?;
         // A stream of the driver is one of the runtime. SAFETY: the caller's word.
         let result = unsafe { library.multiply(stream.raw.cast(), call) };
@@ -656,26 +649,26 @@ impl Driver for NvidiaDriver {
     }
 
     fn record(&self, stream: &NvidiaStream, event: &NvidiaEvent) -> DriverResult<()> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         // SAFETY: both exist as long as these values.
         told(unsafe { result::event::record(event.raw, stream.raw) })
     }
 
     fn wait(&self, stream: &NvidiaStream, event: &NvidiaEvent) -> DriverResult<()> {
         use sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         // SAFETY: both exist as long as these values.
         told(unsafe { result::stream::wait_event(stream.raw, event.raw, CU_EVENT_WAIT_DEFAULT) })
     }
 
     fn synchronize_event(&self, event: &NvidiaEvent) -> DriverResult<()> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         // SAFETY: the event exists as long as this value.
         told(unsafe { result::event::synchronize(event.raw) })
     }
 
     fn synchronize(&self, stream: &NvidiaStream) -> DriverResult<()> {
-        self.context.bind()?;
+        let _entered = self.context.enter()?;
         // SAFETY: the stream exists as long as this value.
         told(unsafe { result::stream::synchronize(stream.raw) })
     }
@@ -684,6 +677,15 @@ impl Driver for NvidiaDriver {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn available_memory_is_found_among_the_lines_of_the_system() {
+        let text = "MemTotal:       128000000 kB\nMemFree:         1000 kB\n\
+                    MemAvailable:    115655000 kB\nCached:  9 kB\n";
+        assert_eq!(available_in(text), Some(115_655_000 * 1024));
+        assert_eq!(available_in("MemFree: 1 kB\n"), None);
+        assert_eq!(available_in("MemAvailable: many kB\n"), None);
+    }
 
     /// Whatever this machine has: an answer, and no panic.
     #[test]

@@ -91,13 +91,14 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
     let n = facts.n_multiprocessors;
     let for_library = if driver.library().is_ok() { library::SCRATCH } else { 0 };
     let memory_bytes = facts.memory_bytes.map(|bytes| bytes.saturating_sub(for_library));
+    let shared = if facts.unified_memory { ", memory shared with the host" } else { "" };
     Capabilities {
         device: format!(
-            "{} (compute capability {major}.{minor}, {n} multiprocessors, {target})",
+            "{} (compute capability {major}.{minor}, {n} multiprocessors, {target}{shared})",
             facts.name
         ),
         reads_host_memory: true,
-        unified_memory: false,
+        unified_memory: facts.unified_memory,
         overlaps: true,
         matvec_max_rows: ops::matvec::MAX_ROWS,
         chunk_rows_are_alike: false,

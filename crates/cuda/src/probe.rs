@@ -10,6 +10,7 @@ use longview_ops::Backend;
 
 use crate::backend::CudaBackend;
 use crate::error::StartError;
+use crate::names::{self, Names};
 use crate::nvidia::NvidiaDriver;
 use crate::options::CudaOptions;
 use crate::target::Target;
@@ -72,27 +73,20 @@ pub struct LibraryReport {
     pub cost: &'static str,
 }
 
-/// A library that may be there, with its names on Linux and on Windows but for the version.
+/// A library that may be there.
 struct Optional {
-    name: &'static str,
-    windows: &'static str,
-    /// Major versions, newest first.
-    versions: &'static [u32],
+    names: Names,
     cost: &'static str,
 }
 
 const OPTIONAL: [Optional; 2] = [
     Optional {
-        name: "libnvrtc",
-        windows: "nvrtc64",
-        versions: &[13, 12, 11],
+        names: names::NVRTC,
         cost: "compiles kernels at run time; this version does not: its kernels are embedded, and \
                nothing is lost without it",
     },
     Optional {
-        name: "libcublasLt",
-        windows: "cublasLt64",
-        versions: &[12, 11],
+        names: names::CUBLASLT,
         cost: "multiplies the matrices of long prompts; without it kernels of our own do, and \
                prompts are read more slowly",
     },
@@ -190,28 +184,9 @@ async fn test(device: DeviceReport) -> DeviceReport {
 
 impl Optional {
     fn report(&self) -> LibraryReport {
-        let Self { name, cost, .. } = *self;
-        let is_found = self.files().iter().any(|file| loads(file));
-        LibraryReport { name, is_found, is_needed: false, cost }
-    }
-
-    /// What its file may be called.
-    fn files(&self) -> Vec<String> {
-        let versions = self.versions.iter();
-        if cfg!(windows) {
-            let file = |version: &u32| match version {
-                11 if self.name == "libnvrtc" => format!("{}_112_0.dll", self.windows),
-                _ if self.name == "libnvrtc" => format!("{}_{version}0_0.dll", self.windows),
-                _ => format!("{}_{version}.dll", self.windows),
-            };
-            return versions.map(file).collect();
-        }
-        let files = versions.flat_map(|version| {
-            // Of 11 some carry the minor version.
-            let minor = (*version == 11).then(|| format!("{}.so.11.2", self.name));
-            [Some(format!("{}.so.{version}", self.name)), minor].into_iter().flatten()
-        });
-        files.chain([format!("{}.so", self.name)]).collect()
+        let Self { names, cost } = *self;
+        let is_found = names.files().iter().any(|file| loads(file));
+        LibraryReport { name: names.name, is_found, is_needed: false, cost }
     }
 }
 
@@ -234,23 +209,6 @@ mod tests {
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release";
         assert_eq!(release_in(open).as_deref(), Some("550.54.15"));
         assert_eq!(release_in("nothing of the kind. v1.x"), None);
-    }
-
-    #[test]
-    fn names_of_libraries_carry_every_version() {
-        let names: Vec<_> = OPTIONAL.iter().flat_map(Optional::files).collect();
-        let expected: &[&str] = if cfg!(windows) {
-            &["nvrtc64_120_0.dll", "cublasLt64_12.dll"]
-        } else {
-            &[
-                "libnvrtc.so.12",
-                "libnvrtc.so.11.2",
-                "libnvrtc.so.13",
-                "libcublasLt.so.12",
-                "libcublasLt.so",
-            ]
-        };
-        assert!(expected.iter().all(|name| names.iter().any(|n| n == name)), "{names:?}");
     }
 
     /// Whatever this machine has: a report that agrees with itself, and no panic.

@@ -25,7 +25,8 @@
 
 #define DYNAMIC_SHARED(type, name) type* const name = static_cast<type*>(::lv::dynamic_shared())
 
-#define HAS_SM80 1
+// The wrapper around a file (build.rs) says for which compute capability it is compiled.
+#define HAS_SM80 (LONGVIEW_EMULATED_SM >= 80)
 
 #define threadIdx (::lv::current->index)
 #define blockIdx (::lv::current_block)
@@ -199,6 +200,7 @@ DEVICE u16 float_to_half(float value) {
     return static_cast<u16>(sign | rounded >> 13);
 }
 
+#if HAS_SM80
 DEVICE u32 floats_to_bfloats(float low, float high) {
     const auto round = [](u32 bits) {
         const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -212,12 +214,14 @@ DEVICE u32 float_to_tf32(float value) {
     const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
     return is_nan ? 0x7fffe000u : (bits + 0x1000u) & 0xffffe000u;
 }
+#endif
 
 DEVICE uint4 load_once(const uint4* from) {
     expect_aligned(from, 16);
     return *from;
 }
 
+#if HAS_SM80
 // Copies happen when they are waited for and not before: who does not wait reads what was there.
 DEVICE void copy_async(void* to_shared, const void* from, bool is_there) {
     expect_aligned(to_shared, 16);
@@ -258,6 +262,7 @@ template <u32 N> DEVICE void copies_wait() {
     copies.n -= n;
     copies.n_groups = N;
 }
+#endif
 
 static inline void load_matrices_at_(u32 (&to)[4], const void* row, bool transposed, int line) {
     expect_aligned(row, 16);
@@ -278,6 +283,7 @@ static inline void load_matrices_at_(u32 (&to)[4], const void* row, bool transpo
 #define load_matrices(to, row) load_matrices_at_(to, row, false, __LINE__)
 #define load_matrices_transposed(to, row) load_matrices_at_(to, row, true, __LINE__)
 
+#if HAS_SM80
 // What a lane brings to a product of the warp, widened once for all who read it.
 struct MmaPart_ {
     float a[8];
@@ -353,3 +359,50 @@ static inline void mma_bytes_at_(int (&c)[4], const u32 (&a)[2], u32 b, int line
     }
 }
 #define mma_bytes(c, a, b) mma_bytes_at_(c, a, b, __LINE__)
+
+#else
+
+// The smaller products, each with its lanes where the PTX manual has them.
+struct MmaOf8Part_ {
+    float a[4];
+    float b[2];
+};
+
+static inline void mma_f16_of_8_at_(float (&c)[4], u32 a_low, u32 a_high, u32 b, int line) {
+    const auto low = [](u32 bits) { return half_to_float(static_cast<u16>(bits)); };
+    const auto high = [](u32 bits) { return half_to_float(static_cast<u16>(bits >> 16)); };
+    const MmaOf8Part_ mine = {{low(a_low), high(a_low), low(a_high), high(a_high)},
+                              {low(b), high(b)}};
+    const auto parts = lv::meet(mine, line);
+    const u32 group = lv::current->lane / 4;
+    const u32 in_group = lv::current->lane % 4;
+    for (u32 k = 0; k < 8; k += 2) {
+        const MmaOf8Part_ left = parts[4 * group + k / 2];
+        for (u32 i = 0; i < 4; i++) {
+            const MmaOf8Part_ right = parts[4 * (2 * in_group + i % 2) + k / 2];
+            const float* row = left.a + i / 2 * 2;
+            c[i] = c[i] + row[0] * right.b[0] + row[1] * right.b[1];
+        }
+    }
+}
+#define mma_f16_of_8(c, a_low, a_high, b) mma_f16_of_8_at_(c, a_low, a_high, b, __LINE__)
+
+struct BytesOf8Part_ {
+    u32 a;
+    u32 b;
+};
+
+static inline void mma_bytes_of_8_at_(int& c_even, int& c_odd, u32 a, u32 b, int line) {
+    const BytesOf8Part_ mine = {a, b};
+    const auto parts = lv::meet(mine, line);
+    const u32 group = lv::current->lane / 4;
+    const u32 in_group = lv::current->lane % 4;
+    for (u32 k = 0; k < 16; k += 4) {
+        const u32 left = parts[4 * group + k / 4].a;
+        c_even = dot_bytes(left, parts[4 * (2 * in_group) + k / 4].b, c_even);
+        c_odd = dot_bytes(left, parts[4 * (2 * in_group + 1) + k / 4].b, c_odd);
+    }
+}
+#define mma_bytes_of_8(c_even, c_odd, a, b) mma_bytes_of_8_at_(c_even, c_odd, a, b, __LINE__)
+
+#endif

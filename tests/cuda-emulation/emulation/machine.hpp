@@ -111,6 +111,10 @@ struct File {
     const Kernel* const* last_kernel;
     const Args* args;
     u32 n_args;
+    // The compute capability that it was compiled for, times ten.
+    u32 capability;
+    // Whether it reads otherwise for other ones.
+    bool is_by_capability;
 };
 
 enum class State : u8 { Ready, AtMeeting, AtBarrier, Left };

@@ -28,13 +28,16 @@ pub struct EmulatedOptions {
     pub n_workers: usize,
     /// What [`DeviceFacts`] says: launch code may cut work by it.
     pub n_multiprocessors: u32,
+    /// Whether device memory is the host's, as that of a DGX Spark: then nothing is to be copied.
+    pub unified_memory: bool,
     /// Device memory in bytes; more than that is out of memory.
     pub memory_bytes: u64,
     /// Without, making a graph fails.
     pub has_graphs: bool,
     /// Calls about graphs that fail although there are graphs.
     pub failing_graphs: Option<FailingGraphs>,
-    /// Major and minor. The kernels are those of 8.0 whatever it is, but launch code chooses by it.
+    /// Major and minor. Kernels are those of 7.5 below 8.0 and those of 8.0 from there on, and
+    /// launch code chooses by it.
     pub compute_capability: (u32, u32),
     /// Commands given to streams after which one is refused for want of memory; the device that is
     /// opened again in its place refuses none.
@@ -84,6 +87,7 @@ impl Default for EmulatedOptions {
             backward: false,
             n_workers,
             n_multiprocessors: 4,
+            unified_memory: false,
             memory_bytes: 4 << 30,
             has_graphs: true,
             failing_graphs: None,
@@ -103,6 +107,8 @@ pub struct EmulatedDriver {
     /// Bytes of device memory that exist.
     used: Arc<AtomicU64>,
     launched: Mutex<BTreeSet<&'static str>>,
+    /// Launches of kernels that read otherwise before compute capability 8.0.
+    n_by_capability: AtomicU64,
     /// Commands given to streams.
     n_given: AtomicU64,
     /// Calls of each [`GraphCall`].
@@ -117,18 +123,25 @@ impl EmulatedDriver {
             name: "emulated".into(),
             compute_capability: options.compute_capability,
             n_multiprocessors: options.n_multiprocessors,
+            unified_memory: options.unified_memory,
             memory_bytes: Some(options.memory_bytes),
         };
         let device = Arc::new(Device::new(library, options.n_workers, options.backward));
         let (used, launched) = (Arc::default(), Mutex::default());
         let n_graph_calls = Default::default();
-        let n_given = AtomicU64::new(0);
-        Ok(Self { device, options, facts, used, launched, n_given, n_graph_calls })
+        let (n_by_capability, n_given) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { device, options, facts, used, launched, n_by_capability, n_given, n_graph_calls })
     }
 
     /// The names of the kernels that were launched so far.
     pub fn launched(&self) -> BTreeSet<&'static str> {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many kernels were launched so far whose files read otherwise before compute capability
+    /// 8.0. Whatever launches none of them is the same on all devices.
+    pub fn n_by_capability(&self) -> u64 {
+        self.n_by_capability.load(Ordering::Relaxed)
     }
 
     /// Gives a kernel to a stream by its name; for kernels that only tests have.
@@ -148,8 +161,12 @@ impl EmulatedDriver {
     }
 
     fn task(&self, name: &str, grid: Grid, args: Box<[u64]>) -> DriverResult<Task> {
-        let kernel = self.device.library.kernel(name);
-        let kernel = told(kernel.ok_or_else(|| format!("{name} was not compiled as C++")))?;
+        let capability @ (major, minor) = self.options.compute_capability;
+        let kernel = self.device.library.kernel(name, capability);
+        let absent = || format!("{name} was not compiled as C++ for {major}.{minor}");
+        let kernel = told(kernel.ok_or_else(absent))?;
+        let by_capability = u64::from(kernel.is_by_capability());
+        self.n_by_capability.fetch_add(by_capability, Ordering::Relaxed);
         let (expected, given) = (kernel.args.size as usize, size_of_val(&*args));
         if given != expected.next_multiple_of(8) {
             return told(Err(format!("{name} takes {expected} bytes of arguments, not {given}")));

@@ -18,5 +18,7 @@ pub use driver::{
     EmulatedStream, FailingGraphs, GraphCall, LEAST_OUT,
 };
 pub use graph::EmulatedGraph;
-pub use library::{ArgsFacts, EmulatedKernel, Library, SANITIZE, Sanitizer, sanitizer};
+pub use library::{
+    ArgsFacts, EmulatedKernel, Library, SANITIZE, Sanitizer, sanitizer, stand_in_of_the_driver,
+};
 pub use primitives::{Inputs, Primitives, THREADS, Written};

@@ -1,5 +1,6 @@
 //! The shared library of kernels that the build script makes.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -15,6 +16,9 @@ pub const SANITIZE: &str = "LONGVIEW_EMULATION_SANITIZE";
 const FAST: &str = env!("LONGVIEW_EMULATION");
 const SANITIZED: &str = env!("LONGVIEW_EMULATION_SANITIZED");
 const RUNTIME: &str = env!("LONGVIEW_EMULATION_SANITIZER");
+
+/// The compute capability, times ten, from which on all kernels are the same.
+const NEW: u32 = 80;
 
 /// How to start a program so that every access of a kernel is looked at.
 #[derive(Clone, Debug)]
@@ -35,6 +39,13 @@ pub fn sanitizer() -> Option<Sanitizer> {
         (SANITIZE, "1".to_owned()),
     ];
     Some(Sanitizer { env })
+}
+
+/// The folder with a stand-in of NVIDIA's driver library for the loader to find first; `None` where
+/// none was made.
+pub fn stand_in_of_the_driver() -> Option<&'static Path> {
+    let folder = env!("LONGVIEW_STAND_IN");
+    (!folder.is_empty()).then(|| Path::new(folder))
 }
 
 /// As `machine.hpp` has it.
@@ -72,6 +83,8 @@ struct RawFile {
     last_kernel: *const *const RawKernel,
     args: *const RawArgs,
     n_args: u32,
+    capability: u32,
+    is_by_capability: bool,
 }
 
 type Run = unsafe extern "C" fn(
@@ -95,6 +108,10 @@ pub struct EmulatedKernel {
     pub threads: u32,
     /// The struct it takes.
     pub args: ArgsFacts,
+    /// The compute capability that it was compiled for, times ten.
+    capability: u32,
+    /// Whether its file reads otherwise for other ones.
+    is_by_capability: bool,
     raw: *const RawKernel,
 }
 
@@ -118,9 +135,18 @@ pub struct ArgsFacts {
 #[derive(Debug)]
 pub struct Library {
     kernels: Vec<EmulatedKernel>,
+    /// Those of files that read otherwise before compute capability 8.0, as they read there.
+    old: Vec<EmulatedKernel>,
     machine_new: unsafe extern "C" fn() -> *mut c_void,
     machine_free: unsafe extern "C" fn(*mut c_void),
     run: Run,
+}
+
+impl EmulatedKernel {
+    /// Whether its file reads otherwise before compute capability 8.0.
+    pub(crate) fn is_by_capability(&self) -> bool {
+        self.is_by_capability
+    }
 }
 
 impl Library {
@@ -145,8 +171,11 @@ impl Library {
             let n_files = library.get::<NFiles>(b"lv_n_files").map_err(failed)?;
             let file = library.get::<File>(b"lv_file").map_err(failed)?;
             let files = (0..n_files()).map(|i| &*file(i));
+            let kernels = files.flat_map(|file| kernels_of(file));
+            let (old, kernels) = kernels.partition(|kernel| kernel.capability < NEW);
             Ok(Self {
-                kernels: files.flat_map(|file| kernels_of(file)).collect(),
+                kernels,
+                old,
                 machine_new: *library.get(b"lv_machine_new").map_err(failed)?,
                 machine_free: *library.get(b"lv_machine_free").map_err(failed)?,
                 run: *library.get(b"lv_run").map_err(failed)?,
@@ -154,14 +183,26 @@ impl Library {
         }
     }
 
-    /// Every kernel of every file.
+    /// Every kernel of every file, for compute capability 8.0 and later.
     pub fn kernels(&self) -> &[EmulatedKernel] {
         &self.kernels
     }
 
-    /// The kernel of that name.
-    pub fn kernel(&self, name: &str) -> Option<&EmulatedKernel> {
-        self.kernels.iter().find(|kernel| kernel.name == name)
+    /// The stems of files that read otherwise before compute capability 8.0.
+    pub fn files_by_capability(&self) -> BTreeSet<&str> {
+        let kernels = self.kernels.iter().filter(|kernel| kernel.is_by_capability);
+        kernels.map(|kernel| kernel.file.as_str()).collect()
+    }
+
+    /// The kernel of that name as a device of that compute capability has it. `None` where there
+    /// is no such kernel, and where its file was not compiled for so old a device: the sanitized
+    /// library has for these only what uses memory in another way.
+    pub fn kernel(&self, name: &str, capability: (u32, u32)) -> Option<&EmulatedKernel> {
+        let kernel = self.kernels.iter().find(|kernel| kernel.name == name)?;
+        if kernel.is_by_capability && 10 * capability.0 + capability.1 < NEW {
+            return self.old.iter().find(|kernel| kernel.name == name);
+        }
+        Some(kernel)
     }
 }
 
@@ -184,6 +225,8 @@ unsafe fn kernels_of(file: &RawFile) -> Vec<EmulatedKernel> {
                 file: text(file.stem),
                 threads: raw.threads,
                 args: own.cloned().unwrap_or(bare),
+                capability: file.capability,
+                is_by_capability: file.is_by_capability,
                 raw,
             });
             next = raw.next;

@@ -43,6 +43,23 @@ fn a_library_that_agrees_makes_large_products() {
     assert!(error.contains("it does not multiply [65, 8, 8] of f16"), "{error}");
 }
 
+/// Before compute capability 8.0 our own kernel does not round rows that meet weights of bf16, as a
+/// library does: it makes the products of f16 and no others.
+#[test]
+fn an_old_device_has_no_products_of_bf16_by_a_library() {
+    let (library, compute_capability) = (EmulatedLibrary::Right, (7, 5));
+    let options = EmulatedOptions { library, compute_capability, ..Default::default() };
+    let driver = EmulatedDriver::new(options).expect("the kernels are compiled as C++");
+    let backend = CudaBackend::on(driver).expect("an emulated device");
+    assert_eq!(block_on(backend.try_library()), Ok(()));
+    passes_matmul(&backend);
+    let launched = backend.driver().launched();
+    for kernel in [Kernel::matmul_round_f16, Kernel::matmul_bias] {
+        assert!(launched.contains(kernel.facts().name), "{kernel:?} never ran");
+    }
+    assert!(!launched.contains(Kernel::matmul_round_bf16.facts().name));
+}
+
 /// So many rows that they do not fit into the scratch at once.
 #[test]
 fn rows_that_do_not_fit_are_several_products() {

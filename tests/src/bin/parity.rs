@@ -8,9 +8,13 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use longview_cuda::Target;
+use longview_cuda_emulation::EmulatedOptions;
 use longview_ops::Op;
-use longview_ops::parity::{ParityRow, ParitySummary, format_parity, missing_required};
-use longview_tests::backends::{KNOWN, Sample, parity_rows, parse_list};
+use longview_ops::parity::{
+    ParityRow, ParitySummary, format_parity, missing_required, parity_part,
+};
+use longview_tests::backends::{KNOWN, Sample, cuda_emulated, parity_rows, parse_list};
 use longview_tests::levels::{Share, parity_at_levels};
 
 /// What is asked for.
@@ -20,6 +24,8 @@ struct Request {
     sample: Sample,
     /// The WGSL backend at each of its shader levels.
     levels: Option<Share>,
+    /// The compute capability of the emulated device, where it is not the usual one.
+    capability: Option<(u32, u32)>,
 }
 
 fn main() -> ExitCode {
@@ -29,7 +35,8 @@ fn main() -> ExitCode {
             eprintln!("parity: {error:#}");
             let backends = KNOWN.join(",");
             eprintln!(
-                "usage: parity [--backends {backends}] [--op NAME] [--every N] [--levels all|turns]"
+                "usage: parity [--backends {backends}] [--op NAME] [--every N] \
+                 [--levels all|turns] [--capability 7.5]"
             );
             ExitCode::from(2)
         }
@@ -41,7 +48,7 @@ impl Request {
         let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
         let required = parse_list(&required).context("REQUIRE_BACKENDS")?;
         let (backends, sample, levels) = (KNOWN.to_vec(), Sample::ALL, None);
-        let mut request = Self { backends, required, sample, levels };
+        let mut request = Self { backends, required, sample, levels, capability: None };
         while let Some(option) = args.next() {
             let value = args.next().with_context(|| format!("{option} needs a value"));
             match option.as_str() {
@@ -52,6 +59,7 @@ impl Request {
                 }
                 "--every" => request.sample.every = every(&value?)?,
                 "--levels" => request.levels = Some(share(&value?)?),
+                "--capability" => request.capability = Some(capability(&value?)?),
                 _ => bail!("unknown option '{option}'"),
             }
         }
@@ -72,9 +80,31 @@ fn share(text: &str) -> Result<Share> {
     }
 }
 
+fn capability(text: &str) -> Result<(u32, u32)> {
+    let parts = text.split_once('.');
+    let numbers = parts.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    let known = numbers.filter(|capability| Target::of(*capability).is_some());
+    known.with_context(|| format!("--capability {text}: not a compute capability from 7.5"))
+}
+
+/// The rows of the emulated device with such a compute capability.
+fn emulated_rows(compute_capability: (u32, u32), sample: Sample) -> Vec<ParityRow> {
+    let options = EmulatedOptions { compute_capability, ..EmulatedOptions::default() };
+    match cuda_emulated(options) {
+        Ok(backend) => {
+            let rows = |op| pollster::block_on(parity_part(&backend, op, sample.every));
+            sample.ops().flat_map(rows).collect()
+        }
+        Err(reason) => vec![ParityRow::absent("cuda-emulated", reason)],
+    }
+}
+
 /// The rows of a backend. Those of each shader level are shown at once, with how many cases of how
 /// many there are, which whoever keeps the table away sees too.
 fn rows_of(name: &'static str, request: &Request) -> Vec<ParityRow> {
+    if let Some(capability) = request.capability.filter(|_| name == "cuda-emulated") {
+        return emulated_rows(capability, request.sample);
+    }
     let share = match request.levels {
         Some(share) if name == "wgpu" => share,
         _ => return parity_rows(name, request.sample),

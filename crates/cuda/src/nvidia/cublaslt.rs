@@ -2,8 +2,8 @@
 //!
 //! No call here runs where there is no GPU, so no test of this repository sees them without one:
 //! what they compute is compared with our own kernels whenever a device is opened, and by the GPU
-//! suite. cudarc panics where the library is missing, so it is asked for first. All calls used are
-//! as old as cuBLASLt 11.
+//! suite. All calls used are as old as cuBLASLt 11, and the same in 12 and 13; the newest version
+//! that the driver takes is used.
 //!
 //! The library stores matrices by columns: our rows are its columns. So `out = x W^T` is for it
 //! `out^T = W x^T`, with W transposed once more, the form that its fastest kernels have.
@@ -13,14 +13,14 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Mutex;
 
-use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys::{
-    self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
+    cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
     cublasLtMatmulDescAttributes_t, cublasLtMatmulPreference_t,
-    cublasLtMatmulPreferenceAttributes_t, cublasLtMatrixLayout_t, cudaDataType,
+    cublasLtMatmulPreferenceAttributes_t, cublasLtMatrixLayout_t, cudaDataType, cudaStream_t,
 };
 use longview_core::DType;
 
+use super::lt_functions::{self, Choice, Functions, Status, told};
 use crate::driver::ProductCall;
 use crate::lock::lock;
 
@@ -60,19 +60,32 @@ struct Plan {
 
 /// A handle of the library that is destroyed with its owner.
 macro_rules! owned {
-    ($(#[$doc:meta])* $name:ident($raw:ty), $destroy:path) => {
+    ($(#[$doc:meta])* $name:ident($raw:ty), $destroy:ident) => {
         $(#[$doc])*
-        struct $name($raw);
+        struct $name {
+            raw: $raw,
+            functions: &'static Functions,
+        }
 
         // SAFETY: the library binds such a handle to no thread.
         unsafe impl Send for $name {}
         // SAFETY: the library only reads what it points to, once it is made.
         unsafe impl Sync for $name {}
 
+        impl $name {
+            /// Owns what `make` writes.
+            fn make(
+                functions: &'static Functions,
+                make: impl FnOnce(*mut $raw) -> u32,
+            ) -> Result<Self, Status> {
+                functions.made(make).map(|raw| Self { raw, functions })
+            }
+        }
+
         impl Drop for $name {
             fn drop(&mut self) {
                 // SAFETY: made by the call that goes with this one, and used no more.
-                let _ = unsafe { $destroy(self.0) };
+                let _ = unsafe { (self.functions.$destroy)(self.raw) };
             }
         }
     };
@@ -81,41 +94,48 @@ macro_rules! owned {
 owned!(
     /// The library's own state.
     Handle(cublasLtHandle_t),
-    result::destroy_handle
+    destroy
 );
 owned!(
     /// What is multiplied how.
     MatmulDesc(cublasLtMatmulDesc_t),
-    result::destroy_matmul_desc
+    free_desc
 );
 owned!(
     /// Type and size of an operand.
     MatrixLayout(cublasLtMatrixLayout_t),
-    result::destroy_matrix_layout
+    free_layout
 );
 owned!(
     /// What kernels may be chosen.
     Preference(cublasLtMatmulPreference_t),
-    result::destroy_matmul_pref
+    free_preference
 );
 
 impl MatrixLayout {
     /// `n` rows of ours, of `width` elements.
-    fn rows(dtype: cudaDataType, width: u32, n: u32) -> Result<Self, CublasError> {
+    fn rows(
+        functions: &'static Functions,
+        dtype: cudaDataType,
+        width: u32,
+        n: u32,
+    ) -> Result<Self, Status> {
         let (width, n) = (u64::from(width), u64::from(n));
-        result::create_matrix_layout(dtype, width, n, width as i64).map(Self)
+        // SAFETY: the handle is written to the place that it is given.
+        Self::make(functions, |raw| unsafe {
+            (functions.new_layout)(raw, dtype, width, n, width as i64)
+        })
     }
 }
 
 impl CublasLt {
     /// Loads it; the context must be current. An error says what is missing.
     pub fn open() -> Result<Self, String> {
-        // SAFETY: loads the library by its name; what it does at its start is harmless.
-        if !unsafe { sys::is_culib_present() } {
-            return Err("libcublasLt does not load".into());
-        }
-        let handle = result::create_handle().map_err(|e| format!("cublasLtCreate: {e}"))?;
-        Ok(Self { handle: Handle(handle), plans: Mutex::default() })
+        let handle = lt_functions::newest(|functions| {
+            // SAFETY: the handle is written to the place that it is given.
+            Handle::make(functions, |raw| unsafe { (functions.create)(raw) })
+        })?;
+        Ok(Self { handle, plans: Mutex::default() })
     }
 
     /// Whether there is a kernel for such a product.
@@ -130,7 +150,7 @@ impl CublasLt {
     /// As for [`Driver::run`](crate::Driver::run).
     pub unsafe fn multiply(
         &self,
-        stream: sys::cudaStream_t,
+        stream: cudaStream_t,
         call: &ProductCall,
     ) -> Option<Result<(), String>> {
         let (one, added) = (1.0_f32, if call.accumulate { 1.0_f32 } else { 0.0 });
@@ -139,27 +159,27 @@ impl CublasLt {
         self.with_plan(call, |plan| {
             // SAFETY: descriptors are those of the shape, numbers and the algorithm are read before
             // the call returns; the operands are the caller's word.
-            let result = unsafe {
-                result::matmul(
-                    self.handle.0,
-                    plan.desc.0,
+            let status = unsafe {
+                (self.handle.functions.multiply)(
+                    self.handle.raw,
+                    plan.desc.raw,
                     ptr::from_ref(&one).cast(),
-                    ptr::from_ref(&added).cast(),
                     address(call.weight),
-                    plan.weight.0,
+                    plan.weight.raw,
                     address(call.x),
-                    plan.x.0,
+                    plan.x.raw,
+                    ptr::from_ref(&added).cast(),
                     out,
-                    plan.out.0,
+                    plan.out.raw,
                     out,
-                    plan.out.0,
+                    plan.out.raw,
                     &plan.algorithm,
                     call.workspace as *mut c_void,
                     plan.workspace_bytes,
                     stream,
                 )
             };
-            result.map_err(|e| format!("cublasLtMatmul: {e}"))
+            told(status).map_err(|e| format!("cublasLtMatmul: {e}"))
         })
     }
 
@@ -177,7 +197,7 @@ impl CublasLt {
     }
 
     /// Asks the library how; `None` for a type that it is not asked for.
-    fn plan(&self, shape: &Shape) -> Result<Option<Plan>, CublasError> {
+    fn plan(&self, shape: &Shape) -> Result<Option<Plan>, Status> {
         let Shape { n_rows, n_out, width, dtype, workspace_bytes } = *shape;
         let halves = match dtype {
             DType::F16 => cudaDataType::CUDA_R_16F,
@@ -186,49 +206,57 @@ impl CublasLt {
         };
         let floats = cudaDataType::CUDA_R_32F;
         let sums = cublasComputeType_t::CUBLAS_COMPUTE_32F;
-        let desc = MatmulDesc(result::create_matmul_desc(sums, floats)?);
+        let functions = self.handle.functions;
+        // SAFETY: the descriptor is written to the place that it is given.
+        let desc =
+            MatmulDesc::make(functions, |raw| unsafe { (functions.new_desc)(raw, sums, floats) })?;
         let transposed = TRANSPOSED;
         // SAFETY: the descriptor exists, and the value is of the attribute's type.
-        unsafe {
-            result::set_matmul_desc_attribute(
-                desc.0,
+        told(unsafe {
+            (functions.set_desc)(
+                desc.raw,
                 cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA,
                 ptr::from_ref(&transposed).cast(),
                 size_of_val(&transposed),
-            )?;
-        }
-        let weight = MatrixLayout::rows(halves, width, n_out)?;
-        let x = MatrixLayout::rows(halves, width, n_rows)?;
-        let out = MatrixLayout::rows(floats, n_out, n_rows)?;
-        let preference = preference(workspace_bytes as usize)?;
-        // SAFETY: all of these exist, and are of one product.
-        let found = unsafe {
-            result::get_matmul_algo_heuristic(
-                self.handle.0,
-                desc.0,
-                weight.0,
-                x.0,
-                out.0,
-                out.0,
-                preference.0,
-            )?
-        };
-        let (algorithm, workspace_bytes) = (found.algo, found.workspaceSize);
+            )
+        })?;
+        let weight = MatrixLayout::rows(functions, halves, width, n_out)?;
+        let x = MatrixLayout::rows(functions, halves, width, n_rows)?;
+        let out = MatrixLayout::rows(functions, floats, n_out, n_rows)?;
+        let preference = preference(functions, workspace_bytes as usize)?;
+        let mut n_found = 0;
+        // SAFETY: all of these exist, and are of one product; one choice fits where it is written.
+        let found = functions.made(|choice| unsafe {
+            (functions.choose)(
+                self.handle.raw,
+                desc.raw,
+                weight.raw,
+                x.raw,
+                out.raw,
+                out.raw,
+                preference.raw,
+                1,
+                choice,
+                &mut n_found,
+            )
+        })?;
+        let Choice { algorithm, workspace_bytes, .. } = found.check(n_found)?;
         Ok(Some(Plan { desc, weight, x, out, algorithm, workspace_bytes }))
     }
 }
 
 /// Kernels that need so much memory at most, and take `out` as it is aligned.
-fn preference(workspace_bytes: usize) -> Result<Preference, CublasError> {
+fn preference(functions: &'static Functions, workspace_bytes: usize) -> Result<Preference, Status> {
     use cublasLtMatmulPreferenceAttributes_t::{
         CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as WORKSPACE,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES as BEFORE,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES as AFTER,
     };
-    let preference = Preference(result::create_matmul_pref()?);
+    // SAFETY: the preference is written to the place that it is given.
+    let preference = Preference::make(functions, |raw| unsafe { (functions.new_preference)(raw) })?;
     let set = |attribute, value: *const c_void, n_bytes| {
         // SAFETY: the preference exists, and the value is of the attribute's type and size.
-        unsafe { result::set_matmul_pref_attribute(preference.0, attribute, value, n_bytes) }
+        told(unsafe { (functions.set_preference)(preference.raw, attribute, value, n_bytes) })
     };
     set(WORKSPACE, ptr::from_ref(&workspace_bytes).cast(), size_of::<usize>())?;
     for attribute in [BEFORE, AFTER] {
@@ -240,15 +268,19 @@ fn preference(workspace_bytes: usize) -> Result<Preference, CublasError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::CUBLASLT;
 
-    /// Whatever this machine has: an answer, and no panic.
+    /// Whatever this machine has: an answer, and no panic. Without a context there is no handle.
     #[test]
     fn a_machine_without_the_library_is_told_so() {
-        // Where there is one, opening it needs a context.
-        // SAFETY: loads the library by its name.
-        if !unsafe { sys::is_culib_present() } {
-            let reason = CublasLt::open().err();
-            assert_eq!(reason.as_deref(), Some("libcublasLt does not load"));
+        let found = CUBLASLT.files().into_iter().find(|file| Functions::load(file).is_ok());
+        let reason = CublasLt::open().err();
+        match found {
+            None => assert_eq!(reason.as_deref(), Some("libcublasLt does not load")),
+            Some(file) => {
+                let refused = format!("cublasLtCreate of {file}: status ");
+                assert!(reason.is_none_or(|reason| reason.starts_with(&refused)), "{file}");
+            }
         }
     }
 }

@@ -92,3 +92,30 @@ fn tile_kernel<D: Driver>(
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{BF16, F16};
+    use crate::kernels::SOURCES;
+    use crate::target::Target;
+
+    /// What `attend_chunk.cu` says of its cost, counted in what the compiler made of it. All
+    /// products of a step of the loop over KV rows are unrolled: 16 query rows times 16 KV rows.
+    #[test]
+    fn products_cost_so_many_times_what_the_equation_asks_for() {
+        let expected = [(F16[1], 128, 2), (BF16[1], 128, 3), (F16[0], 64, 3), (BF16[0], 64, 4)];
+        // Columns of an instruction.
+        for (target, depth) in [(Target::Compute75, 8), (Target::Compute80, 16)] {
+            for (kernel, dim, times) in expected {
+                let ptx = SOURCES[kernel.source()].ptx(target);
+                let begin = format!("{}(", kernel.facts().name);
+                let mut entries = ptx.split(".visible .entry ");
+                let entry = entries.find(|entry| entry.starts_with(&begin)).expect("an entry");
+                let made = entry.matches("mma.sync").count() * 2 * 16 * 8 * depth;
+                let is_empty = target == Target::Compute75 && BF16.contains(&kernel);
+                let asked = if is_empty { 0 } else { 16 * 16 * 4 * dim };
+                assert_eq!(made, times * asked, "{kernel:?} for {}", target.name());
+            }
+        }
+    }
+}

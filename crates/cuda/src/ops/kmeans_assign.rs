@@ -86,6 +86,7 @@ mod tests {
             name: "some".into(),
             compute_capability,
             n_multiprocessors: 108,
+            unified_memory: false,
             memory_bytes: None,
         }
     }

@@ -82,6 +82,8 @@ pub struct ClusterJob<B: Backend> {
     points: Vec<f32>,
     /// Whether the keys are on the device, or why they are not.
     keys: OpResult<Keys<B>>,
+    /// See [`ClusterJob::mark`].
+    marker: Option<Arc<B>>,
     /// `[Hkv, N]`: how much each key counts, for blocks that are stood for by some of theirs.
     pub mass: Vec<f32>,
     /// `[Hkv, Dh, r]`, for tokens. On the host: the job's queue takes it up itself, because what
@@ -142,6 +144,7 @@ impl<B: Backend> ClusterJob<B> {
             task,
             points: Vec::new(),
             keys: Ok(Keys::Host),
+            marker: None,
             mass: Vec::new(),
             projection: None,
             landmarks: Vec::new(),
@@ -191,13 +194,27 @@ impl<B: Backend> ClusterJob<B> {
     }
 
     /// Takes the keys from rows that kernels read, without waiting: on `queue`, or on another queue
-    /// after it, which the job then runs after. An error is that of the run.
+    /// after it. Either way the job then runs after that. An error is that of the run.
     pub fn take_keys(&mut self, queue: &B, rows: KvView<'_, B>, other: Option<Arc<B>>) {
-        let result = match &other {
-            Some(other) => other.after(queue).and_then(|()| self.gather_keys(other, rows)),
-            None => self.gather_keys(queue, rows),
+        let result = match other {
+            Some(other) => {
+                let taken = other.after(queue).and_then(|()| self.gather_keys(&other, rows));
+                taken.map(|()| Some(other))
+            }
+            None => self.gather_keys(queue, rows).and_then(|()| self.mark(queue)),
         };
-        self.keys = result.map(|()| Keys::Device(other));
+        self.keys = result.map(Keys::Device);
+    }
+
+    /// A queue that stands for all that `queue` was given so far, so that the worker's, which may
+    /// be another one, can wait for it. `None` where queues are in order anyway.
+    fn mark(&mut self, queue: &B) -> OpResult<Option<Arc<B>>> {
+        if !queue.capabilities().overlaps {
+            return Ok(None);
+        }
+        let marker = self.marker.get_or_insert_with(|| Arc::new(queue.background()));
+        marker.after(queue)?;
+        Ok(Some(Arc::clone(marker)))
     }
 
     fn gather_keys(&mut self, queue: &B, src: KvView<'_, B>) -> OpResult<()> {
