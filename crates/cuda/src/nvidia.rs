@@ -10,6 +10,7 @@
 mod context;
 mod cublaslt;
 mod lt_functions;
+mod refusal;
 mod zeros;
 
 use std::ffi::{CString, c_int, c_void};
@@ -25,6 +26,7 @@ use cudarc::driver::{DriverError as CudaError, result};
 
 use self::context::Context;
 use self::cublaslt::CublasLt;
+use self::refusal::{in_words, told};
 use crate::driver::{
     CopyCall, DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, ProductCall, Work,
 };
@@ -118,14 +120,6 @@ pub struct NvidiaGraph {
 // SAFETY: a graph is used by one thread at a time, whichever it is.
 unsafe impl Send for NvidiaGraph {}
 
-/// A refusal in the words of the driver.
-fn told<T>(result: Result<T, CudaError>) -> DriverResult<T> {
-    result.map_err(|error| match error.0 {
-        CUresult::CUDA_ERROR_OUT_OF_MEMORY => DriverError::OutOfMemory,
-        _ => DriverError::Lost(in_words(error)),
-    })
-}
-
 /// What a refusal of pinned memory is. Systems give a program less of it than there is, and say so
 /// in many ways: Windows maps it into the GPU's space, where it has no place left. None of them
 /// breaks the context; one that is broken says so at the next call.
@@ -139,11 +133,6 @@ fn refusal_of_pinned(error: CudaError) -> DriverError {
         | CUresult::CUDA_ERROR_NOT_SUPPORTED => DriverError::OutOfMemory,
         _ => DriverError::Lost(in_words(error)),
     }
-}
-
-fn in_words(error: CudaError) -> String {
-    let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
-    format!("{:?} ({})", error.0, text.unwrap_or_else(|_| "unknown".into()))
 }
 
 impl NvidiaDriver {

@@ -46,6 +46,7 @@ impl PrefillModes {
     }
 
     /// Reads a list of ways between commas, each once.
+    #[cfg(feature = "evaluation")]
     pub fn several(text: &str) -> Result<Self, String> {
         let mut words = text.split(',');
         let mut modes = Self::one(words.next().unwrap_or_default())?;
@@ -65,6 +66,7 @@ impl PrefillModes {
     }
 
     /// All of them.
+    #[cfg(feature = "evaluation")]
     pub fn all(&self) -> impl Iterator<Item = PrefillMode> {
         std::iter::once(self.first).chain(self.others.iter().copied())
     }

@@ -12,7 +12,9 @@ mod rope;
 mod sampling;
 mod words;
 
-pub use engine::{EngineArgs, PrefillModes, kv_types};
+#[cfg(feature = "evaluation")]
+pub use engine::PrefillModes;
+pub use engine::{EngineArgs, kv_types};
 pub use help::{on_topic, shorten};
 pub use names::one_of;
 #[cfg(feature = "evaluation")]

@@ -223,5 +223,5 @@ fn print(report: &Report, dtype: DType, out: &mut dyn Write) -> Result<()> {
         units::count(report.context_tokens),
     )?;
     table.write(out)?;
-    Ok(verdict::print(&report.verdicts, out)?)
+    verdict::print(&report.verdicts, out)
 }

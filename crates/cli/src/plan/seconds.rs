@@ -13,7 +13,7 @@ use pollster::block_on;
 use serde::Serialize;
 
 use crate::args::{EngineArgs, TuningArgs};
-use crate::progress::RunProgress;
+use crate::out::note;
 use crate::table::Table;
 use crate::units;
 
@@ -50,8 +50,7 @@ pub fn measure<B: Backend>(
     context: usize,
     backend: Arc<B>,
 ) -> Result<Estimate> {
-    let progress = RunProgress::new("plan", false);
-    progress.say("measuring reading and answering".into());
+    note(format_args!("plan: measuring how long reading and answering take"));
     let start = std::time::Instant::now();
     let chunk = engine.options(context).chunk_size;
     let measured = Timing::context(DEPTH.min(context), chunk);

@@ -10,7 +10,7 @@ use std::ptr;
 use cudarc::driver::sys::{self, CUcontext};
 use cudarc::driver::{DriverError as CudaError, result};
 
-use super::told;
+use super::refusal::told;
 use crate::driver::DriverResult;
 
 /// A context, destroyed with all that is in it when the last handle is dropped.

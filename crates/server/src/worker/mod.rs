@@ -11,9 +11,9 @@ mod disk;
 mod kept;
 mod pace;
 mod run;
+mod steps;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +30,7 @@ use self::disk::{Disk, Done, Waiter};
 use self::kept::{Kept, MIN_SHARED};
 use self::pace::{Pace, whole};
 use self::run::{Phase, Run};
+use self::steps::{guarded, step};
 use crate::error::ApiError;
 use crate::job::{Event, Job, Message, OnDisk, Slots, Summary};
 use crate::keys::Scope;
@@ -751,49 +752,6 @@ fn refuses_prefill(error: &EngineError) -> bool {
 
 fn stopping() -> ApiError {
     ApiError::unavailable("stopping", "the server is ending; ask again when it is back")
-}
-
-/// One step for a batch of answers, with a result for each. Where the program failed in it, each is
-/// computed alone: the one at fault ends, and no other.
-fn step<B: Backend>(
-    engine: &mut Engine<B>,
-    batch: &mut [(usize, &mut Choice<B>)],
-    most_rows: u64,
-) -> Vec<Result<(), ApiError>> {
-    match guarded(|| step_together(engine, batch, most_rows)) {
-        Ok(results) => results,
-        Err(_) if batch.len() > 1 && !engine.backend().is_lost() => {
-            let parts = batch.chunks_mut(1);
-            let alone = parts.map(|part| guarded(|| step_together(engine, part, most_rows)));
-            alone.map(|results| results?.into_iter().collect()).collect()
-        }
-        Err(error) => vec![Err(error); batch.len()],
-    }
-}
-
-/// An error where nothing was computed for anybody.
-fn step_together<B: Backend>(
-    engine: &mut Engine<B>,
-    batch: &mut [(usize, &mut Choice<B>)],
-    most_rows: u64,
-) -> Result<Vec<Result<(), ApiError>>, ApiError> {
-    batch.iter_mut().for_each(|(_, choice)| choice.trace_if_due(most_rows));
-    let ids: Vec<_> = batch.iter_mut().map(|(_, choice)| choice.next_ids(engine)).collect();
-    let steps = batch.iter_mut().zip(&ids).map(|((_, choice), ids)| {
-        let Choice { session, sampler, needs_logits, .. } = &mut **choice;
-        let step = SessionStep::new(session, ids, SpanMode::Policy);
-        if *needs_logits { step } else { step.for_sampler(sampler) }
-    });
-    let mut steps: Vec<_> = steps.collect();
-    let results = block_on(engine.step_each(&mut steps))?;
-    Ok(results.into_iter().map(|result| result.map_err(ApiError::from)).collect())
-}
-
-/// A fault of the program in the work for one request is the end of that request alone. The engine
-/// takes a step that did not end back when the session is used next, as after a cancelled one.
-fn guarded<T>(work: impl FnOnce() -> Result<T, ApiError>) -> Result<T, ApiError> {
-    let fault = "a fault of the program ended this request; others go on";
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(ApiError::internal(fault)))
 }
 
 /// Tells who waits how it ended; what they held is given back.
