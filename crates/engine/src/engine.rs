@@ -193,7 +193,8 @@ impl<B: Backend> Engine<B> {
 
     /// What the keys and values of sessions depend on: model, weights, tokenizer and positions. The
     /// same on every machine. The first call reads samples of the weights, some 64 KiB of each
-    /// tensor: [`TensorSet::digest`] says which, and what they do not see.
+    /// tensor: [`digest`](longview_model::weights::TensorSet::digest) says which, and what they do
+    /// not see.
     ///
     /// # Errors
     /// If the weights cannot be read.
