@@ -191,11 +191,12 @@ fn what_cannot_be_read_so_is_refused_by_name() {
     let options = EngineOptions { kv_dtype: DType::Q8, ..EngineOptions::default() };
     let coded = begin_engine(facts_of_model(), ServerOptions::default(), options, Duration::ZERO);
     coded.wait_until_ready();
-    let mut body = bodies[0].1.clone();
-    ask(&coded, bodies[0].0, &body);
-    body["prefill"] = json!("sparse");
-    let answer = ask(&coded, bodies[0].0, &body);
-    assert_eq!(answer["longview"]["prefill"], "sparse:0.1");
+    let (text, facts) = document(LONG, 4);
+    for prefill in ["exact", "sparse:0.5"] {
+        let body = asked(&text, &facts[0].question, prefill);
+        let answer = ask(&coded, "/v1/completions", &body);
+        assert_eq!(how(&answer), prefill);
+    }
 }
 
 /// Answers that wait make chunks short; that changes no bit of what is read sparsely beside them.

@@ -196,7 +196,7 @@ impl Library {
 
     /// The kernel of that name as a device of that compute capability has it. `None` where there
     /// is no such kernel, and where its file was not compiled for so old a device: the sanitized
-    /// library has for these only what uses memory in another way.
+    /// library has for these only what uses memory in another way, and `quantised`.
     pub fn kernel(&self, name: &str, capability: (u32, u32)) -> Option<&EmulatedKernel> {
         let kernel = self.kernels.iter().find(|kernel| kernel.name == name)?;
         if kernel.is_by_capability && 10 * capability.0 + capability.1 < NEW {
