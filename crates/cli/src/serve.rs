@@ -258,6 +258,11 @@ fn api_keys(args: &ServeArgs) -> Result<Vec<ApiKey>> {
     Ok(keys)
 }
 
+/// Whether the model inside the program is served: where none is named, and by its name.
+fn is_embedded(args: &ServeArgs) -> bool {
+    args.model.is_absent() || args.model.is_embedded()
+}
+
 fn facts(
     args: &ServeArgs,
     texts: Texts,
@@ -277,7 +282,7 @@ fn facts(
     Ok(ModelFacts {
         names,
         words,
-        is_embedded: args.model.is_absent(),
+        is_embedded: is_embedded(args),
         eos_ids: texts.eos_ids,
         tokenizer: texts.tokenizer,
         chat: texts.chat,
@@ -308,5 +313,5 @@ fn introduce(args: &ServeArgs, keys: &[ApiKey], server: &Server, name: &str) {
         ));
     }
     let key = (!keys.is_empty()).then_some("KEY");
-    note(format_args!("  {}", curl_line(address, args.model.is_absent(), key)));
+    note(format_args!("  {}", curl_line(address, is_embedded(args), key)));
 }

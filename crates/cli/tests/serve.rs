@@ -91,6 +91,17 @@ fn the_line_that_it_prints_works_and_a_signal_ends_it_well() {
     }
 }
 
+/// Its name asks for the model inside the program as no name does: it has forms of its own.
+#[test]
+fn the_embedded_model_by_name_gets_the_line_that_it_can_answer() {
+    let serving = serve(&["--port", "0", "-m", "needle"], &[]);
+    assert!(serving.curl.contains("/v1/completions"), "{}", serving.curl);
+    let answer = serving.answer();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("48213"), "{answer}");
+    let (status, said) = serving.end("-INT");
+    assert_eq!(status, Some(0), "{said}");
+}
+
 #[test]
 fn options_come_from_the_environment_too() {
     let variables =

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use longview_model::chat::ChatTemplate;
+use longview_model::config::ModelConfig;
 use longview_model::folder::ModelFolder;
 use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::Tokenizer;
@@ -18,7 +19,7 @@ use crate::home::Home;
 use crate::memory::{Memory, MemoryPlan};
 use crate::options::EngineOptions;
 use crate::output::Choices;
-use crate::plan::{kv_shape, plan, shape_of, step_size};
+use crate::plan::{plan, shape_of, step_size};
 use crate::policy::resolve_policy;
 
 /// A context that is worth advising.
@@ -105,26 +106,10 @@ impl<B: Backend> Engine<B> {
         Self::check_memory(&backend, &folder, &options, policy, memory)?;
         let config = &folder.config;
         let model = Model::load(&*backend, config, &folder.tensors, options.load(), progress)?;
-        let model = Arc::new(model);
-        let (tokens, rows) = step_size(&options);
-        let shape = kv_shape(&folder, &options);
-        let SequenceOptions { placement, tile, .. } =
-            options.sequence_options(backend.capabilities());
-        Ok(Self {
-            workspace: Workspace::new(&*backend, config, tokens, rows)?,
-            scratch: StepScratch::new(&*backend, &shape, tokens, tile, placement)?,
-            ids: Vec::with_capacity(tokens),
-            choices: Choices::new(&*backend, rows)?,
-            eos_ids: folder.eos_token_ids(),
-            home: Arc::new(Home::new(&backend, &model, folder.tensors)),
-            tokenizer: folder.tokenizer,
-            chat: folder.chat,
-            generation: folder.generation,
-            fingerprint: OnceLock::new(),
-            backend,
-            model,
-            options,
-        })
+        let (model, eos_ids) = (Arc::new(model), folder.eos_token_ids());
+        let home = Arc::new(Home::new(&backend, &model, folder.tensors));
+        let engine = Self::over(home, options, eos_ids, folder.tokenizer)?;
+        Ok(Self { chat: folder.chat, generation: folder.generation, ..engine })
     }
 
     /// Opens a lost device again and loads the model anew; nothing happens if none is lost. Every
@@ -139,13 +124,8 @@ impl<B: Backend> Engine<B> {
         }
         let config = self.model.config().clone();
         let (backend, model) = self.home.revived(&config, self.options.load()).await?;
-        let (tokens, rows) = step_size(&self.options);
-        let shape = shape_of(&config, &self.options);
-        let SequenceOptions { placement, tile, .. } =
-            self.options.sequence_options(backend.capabilities());
-        self.workspace = Workspace::new(&*backend, &config, tokens, rows)?;
-        self.scratch = StepScratch::new(&*backend, &shape, tokens, tile, placement)?;
-        self.choices = Choices::new(&*backend, rows)?;
+        (self.workspace, self.scratch, self.choices) =
+            step_buffers(&backend, &config, &self.options)?;
         self.model = model;
         self.backend = backend;
         Ok(())
@@ -159,16 +139,12 @@ impl<B: Backend> Engine<B> {
         tokenizer: Option<Tokenizer>,
     ) -> Result<Self, EngineError> {
         let (backend, model) = home.now();
-        let config = model.config();
-        let (tokens, rows) = step_size(&options);
-        let shape = shape_of(config, &options);
-        let SequenceOptions { placement, tile, .. } =
-            options.sequence_options(backend.capabilities());
+        let (workspace, scratch, choices) = step_buffers(&backend, model.config(), &options)?;
         Ok(Self {
-            workspace: Workspace::new(&*backend, config, tokens, rows)?,
-            scratch: StepScratch::new(&*backend, &shape, tokens, tile, placement)?,
-            ids: Vec::with_capacity(tokens),
-            choices: Choices::new(&*backend, rows)?,
+            workspace,
+            scratch,
+            ids: Vec::with_capacity(step_size(&options).0),
+            choices,
             eos_ids,
             home,
             tokenizer,
@@ -265,4 +241,24 @@ impl<B: Backend> Engine<B> {
     pub fn eos_ids(&self) -> &[u32] {
         &self.eos_ids
     }
+}
+
+/// What steps compute in.
+type StepBuffers<B> = (Workspace<B>, StepScratch<B>, Choices<B>);
+
+/// Buffers for the largest step.
+fn step_buffers<B: Backend>(
+    backend: &Arc<B>,
+    config: &ModelConfig,
+    options: &EngineOptions,
+) -> Result<StepBuffers<B>, EngineError> {
+    let backend = &**backend;
+    let (tokens, rows) = step_size(options);
+    let shape = shape_of(config, options);
+    let SequenceOptions { placement, tile, .. } = options.sequence_options(backend.capabilities());
+    Ok((
+        Workspace::new(backend, config, tokens, rows)?,
+        StepScratch::new(backend, &shape, tokens, tile, placement)?,
+        Choices::new(backend, rows)?,
+    ))
 }

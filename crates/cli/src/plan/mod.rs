@@ -8,6 +8,7 @@ mod seconds;
 mod verdict;
 
 use std::io::Write;
+use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
@@ -84,7 +85,7 @@ struct Report {
     available_bytes: Option<u64>,
     plans: Vec<Entry>,
     verdicts: Vec<Verdict>,
-    /// With --time.
+    /// What --time measured, by context and policy; absent without it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     seconds: Vec<Seconds>,
 }
@@ -96,18 +97,20 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         0 => Limit::new(&folder.config, &args.rope).tokens(),
         given => given,
     };
-    with_device!(args.engine.device()?, backend => {
-            let report = plan(args, &folder, context, &*backend)?;
-            let estimate = if args.time {
-                Some({
-     let policies = (&args.policies[..], &args.tuning);
-     seconds::measure(folder, &args.engine, policies, context, backend)?
-    })
-            } else {
-                None
-            };
-            show(args, report, estimate)
-        })
+    with_device!(args.engine.device()?, backend => report(args, folder, context, backend))
+}
+
+fn report<B: Backend>(
+    args: &PlanArgs,
+    folder: ModelFolder,
+    context: usize,
+    backend: Arc<B>,
+) -> Result<()> {
+    let report = plan(args, &folder, context, &*backend)?;
+    let policies = (&args.policies[..], &args.tuning);
+    let measure = || seconds::measure(folder, &args.engine, policies, context, backend);
+    let estimate = args.time.then(measure).transpose()?;
+    show(args, report, estimate)
 }
 
 fn plan<B: Backend>(

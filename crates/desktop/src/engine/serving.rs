@@ -39,7 +39,7 @@ impl Default for Serve {
 /// What is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// Where.
+    /// Where it listens, on this machine.
     pub address: SocketAddr,
     /// What clients call the model.
     pub model: String,
