@@ -1,8 +1,9 @@
 //! Rank, prefix sum, trim: without sorting all clusters.
 //!
 //! A histogram of tokens by the upper bits of the scores says in which bin the budget is reached.
-//! Better bins are taken whole, and only what is taken is sorted; in the order of ids nothing is,
-//! and of the last bin alone a part is split off. Each cluster is one 64-bit key whose order is the
+//! Better bins are taken whole; of the last one, a second histogram by the next bits leaves little
+//! more than what is taken. Only that is sorted; in the order of ids nothing is, and of the last bin
+//! alone a part is split off. Each cluster is one 64-bit key whose order is the
 //! contract's: greater score first, then lower id; not-a-number comes last.
 
 use longview_ops::{Listed, Op, OpError, OpResult, SelectClusters, SelectSpan};
@@ -98,6 +99,8 @@ fn check_counts(d: &SelectClusters<'_, CpuBackend>) -> OpResult<()> {
 const BINS: usize = 1024;
 /// Bits of a rank below those of its bin.
 const BELOW_BIN: u32 = u32::BITS - BINS.ilog2();
+/// Bits of a rank below those of its bin and of its part of that bin.
+const BELOW_PART: u32 = BELOW_BIN - BINS.ilog2();
 /// Tables of bins: neighbours often share one, and an addition waits for the one before it.
 const TABLES: usize = 4;
 
@@ -138,8 +141,8 @@ impl Work<'_> {
 
 impl Choice<'_> {
     /// Ranks all entries, and finds the bin in which the budget is reached: better bins are taken
-    /// whole. All bins where the budget is not reached.
-    fn last_bin(&self, work: &mut Work<'_>) -> usize {
+    /// whole. All bins where the budget is not reached. Also what of the budget these leave.
+    fn last_bin(&self, work: &mut Work<'_>) -> (usize, u64) {
         work.bins.fill(0);
         let all = self.scores.iter().zip(self.sizes).zip(work.ranks.iter_mut()).enumerate();
         for (i, ((score, size), to)) in all {
@@ -150,20 +153,45 @@ impl Choice<'_> {
         for bin in 0..BINS {
             let tokens: u64 = (0..TABLES).map(|t| u64::from(work.bins[t * BINS + bin])).sum();
             if tokens >= left {
-                return bin;
+                return (bin, left);
             }
             left -= tokens;
         }
-        BINS
+        (BINS, left)
+    }
+
+    /// The greatest rank that may be taken, or a little more: where the budget is reached among the
+    /// parts of the last bin, which may hold most of all entries.
+    fn greatest_rank(&self, work: &mut Work<'_>) -> u32 {
+        let (last, mut left) = self.last_bin(work);
+        if last == BINS {
+            return u32::MAX - 1;
+        }
+        // Entries of other bins count for a place behind the parts, so that there is no branch.
+        work.bins[..2 * BINS].fill(0);
+        for (i, (rank, size)) in work.ranks.iter().zip(self.sizes).enumerate() {
+            let part = (*rank >> BELOW_PART) as usize % BINS;
+            let is_last = (*rank >> BELOW_BIN) as usize == last;
+            work.bins[if is_last { part } else { BINS + i % BINS }] += size;
+        }
+        let mut parts = work.bins[..BINS].iter();
+        let part = parts.position(|tokens| {
+            let is_reached = u64::from(*tokens) >= left;
+            left = left.saturating_sub(u64::from(*tokens));
+            is_reached
+        });
+        let part = part.expect("the bin has what is left of the budget") as u32;
+        let upper = (last as u32) << BELOW_BIN | part << BELOW_PART;
+        (upper | ((1 << BELOW_PART) - 1)).min(u32::MAX - 1)
     }
 
     /// Fills `ids` and `takes` with entries, best first; returns how many.
     pub fn best_first(&self, work: &mut Work<'_>, ids: &mut [u32], takes: &mut [u32]) -> usize {
-        let last = self.last_bin(work);
+        let greatest = self.greatest_rank(work);
         let mut n = 0;
         for (i, rank) in work.ranks.iter().enumerate() {
             work.keys[n] = key(*rank, i as u32);
-            n += usize::from((*rank >> BELOW_BIN) as usize <= last && *rank < u32::MAX);
+            n += usize::from(*rank <= greatest);
         }
         let best = &mut work.keys[..n];
         best.sort_unstable();
@@ -187,7 +215,7 @@ impl Choice<'_> {
         if self.budget == 0 {
             return 0;
         }
-        let last = self.last_bin(work);
+        let (last, _) = self.last_bin(work);
         // Entries of the last bin, and how many are better.
         let (mut n, mut better) = (0, 0);
         for (i, rank) in work.ranks.iter().enumerate() {
