@@ -33,6 +33,8 @@ mod remove;
 mod retry;
 mod select;
 mod settings;
+#[cfg(feature = "shared")]
+pub mod shared;
 mod size;
 mod space;
 pub mod text;
