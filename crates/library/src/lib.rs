@@ -35,6 +35,9 @@ mod select;
 mod settings;
 #[cfg(feature = "shared")]
 pub mod shared;
+#[cfg(not(feature = "shared"))]
+#[path = "shared_absent.rs"]
+pub mod shared;
 mod size;
 mod space;
 pub mod text;

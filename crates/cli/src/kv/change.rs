@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::Result;
 use clap::Args;
 
-use super::place;
+use super::{place, shared};
+use crate::share::ShareArgs;
 use crate::{out, units};
 
 /// Options of `longview kv rm`.
@@ -62,9 +63,10 @@ fn quota_of(text: &str) -> Result<Quota, String> {
 }
 
 /// Removes documents, and says what that freed. All are looked up before the first one goes.
-pub fn rm(library: Option<&Path>, args: &RmArgs) -> Result<()> {
-    let documents = place::open(library)?;
-    let found = args.names.iter().map(|name| documents.find(name));
+pub fn rm(library: Option<&Path>, share: &ShareArgs, args: &RmArgs) -> Result<()> {
+    let (documents, share) = (place::open(library)?, share.open()?);
+    let share = share.as_ref().filter(|_| !args.sessions);
+    let found = args.names.iter().map(|name| shared::find(&documents, share, name));
     for document in found.collect::<Result<Vec<_>, _>>()? {
         let mut bytes = 0;
         if args.sessions {
@@ -73,6 +75,9 @@ pub fn rm(library: Option<&Path>, args: &RmArgs) -> Result<()> {
             }
         } else {
             bytes = documents.remove(document.id)?.bytes;
+            if let Some(share) = share {
+                shared::remove(share, &document)?;
+            }
         }
         let what = if args.sessions { "sessions removed, the text stays" } else { "removed" };
         let line = format!("{}: {what}, {} freed\n", document.name, units::bytes(bytes));

@@ -62,6 +62,11 @@ impl SharedSession {
         &self.record.model
     }
 
+    /// The model in words.
+    pub fn about(&self) -> &str {
+        &self.record.about
+    }
+
     /// The context that it was saved with.
     pub fn context(&self) -> usize {
         self.record.context

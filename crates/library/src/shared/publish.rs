@@ -81,7 +81,9 @@ impl Share {
             parts: Vec::new(),
         };
         let sent = self.send_parts(documents, session, &mut record);
-        let won = sent.and_then(|()| self.send_manifest(&name, &record));
+        // One that was removed meanwhile must not come back.
+        let is_here = || documents.get(id).map(|document| document.is_some());
+        let won = sent.and_then(|()| Ok(is_here()? && self.send_manifest(&name, &record)?));
         if !matches!(won, Ok(true)) {
             // Nobody sees them; what cannot be removed now goes with the orphans.
             let _ = self.remove_upload(&record);
