@@ -17,18 +17,12 @@ pub struct ShareArgs {
     /// Storage that machines share documents through: s3://BUCKET/PREFIX, gs://.., az://.., or a
     /// folder. What is read to its end is copied there, what another machine has read comes from
     /// there. It needs a key that all of them have [default: LONGVIEW_SHARE, else none].
-    #[arg(long, value_name = "ADDRESS", env = "LONGVIEW_SHARE", hide_env = true, global = true)]
+    #[arg(long, value_name = "ADDRESS", env = "LONGVIEW_SHARE", hide_env = true)]
     share: Option<String>,
 
     /// File with the key; what is in the storage without a tag of it counts for nothing [default:
     /// LONGVIEW_SHARE_KEY_FILE, else LONGVIEW_SHARE_KEY is the key].
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "LONGVIEW_SHARE_KEY_FILE",
-        hide_env = true,
-        global = true
-    )]
+    #[arg(long, value_name = "FILE", env = "LONGVIEW_SHARE_KEY_FILE", hide_env = true)]
     share_key_file: Option<PathBuf>,
 }
 

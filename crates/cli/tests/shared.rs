@@ -111,8 +111,11 @@ fn text(i: usize) -> String {
     format!("{} The pass key is 48213.{}", guests(0..50), guests(50..90))
 }
 
+const CHAT: &str = "/v1/chat/completions";
+
 fn question(id: &Value) -> Value {
-    json!({ "context_id": id, "prompt": " The pass key is", "max_tokens": 6 })
+    let messages = json!([{ "role": "user", "content": "The pass key is" }]);
+    json!({ "context_id": id, "messages": messages, "max_tokens": 6 })
 }
 
 fn cached(answer: &Value) -> u64 {
@@ -172,9 +175,9 @@ fn what_one_server_built_another_answers_without_reading() {
     let built = post(&a.address, "/v1/contexts", &alice, &json!({ "text": text, "name": "t" }));
     let (id, n_tokens) = (&built["id"], built["n_tokens"].as_u64().unwrap());
     a.wait_for("longview:shared_sent_total", 1.0);
-    let here = post(&a.address, "/v1/completions", &alice, &question(id));
+    let here = post(&a.address, CHAT, &alice, &question(id));
 
-    let there = post(&b.address, "/v1/completions", &alice, &question(id));
+    let there = post(&b.address, CHAT, &alice, &question(id));
     assert!(cached(&there) >= n_tokens - 1, "{there}");
     assert_eq!(there["choices"], here["choices"]);
     assert_eq!(b.metric("longview:shared_fetched_total"), 1.0);
@@ -186,16 +189,18 @@ fn what_one_server_built_another_answers_without_reading() {
         thread::sleep(Duration::from_millis(10));
     }
     // Another key knows neither the context nor what was read.
-    let refused = ask(&b.address, "POST", "/v1/completions", &bob, &question(id).to_string());
+    let refused = ask(&b.address, "POST", CHAT, &bob, &question(id).to_string());
     assert!(refused.0 == 404 && refused.1.contains("context_not_found"), "{refused:?}");
-    let prompt = json!({ "prompt": format!("{text} The pass key is"), "max_tokens": 2 });
-    assert_eq!(cached(&post(&b.address, "/v1/completions", &bob, &prompt)), 0);
+    let again = json!({ "text": text });
+    assert_eq!(cached(&post(&b.address, "/v1/contexts", &bob, &again)), 0);
+    assert!(cached(&post(&b.address, "/v1/contexts", &alice, &again)) >= n_tokens - 1);
 
     // A storage that does not answer costs the answer nothing but the reading.
     network.set(Fault::Closed);
-    let prompt = json!({ "prompt": format!("{} The pass key is", self::text(3)), "max_tokens": 2 });
     let start = Instant::now();
-    assert_eq!(cached(&post(&b.address, "/v1/completions", &alice, &prompt)), 0);
+    let other = json!({ "text": self::text(3) });
+    // (But for what both texts begin with.)
+    assert!(cached(&post(&b.address, "/v1/contexts", &alice, &other)) < 20);
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     network.set(Fault::None);
 
@@ -286,9 +291,8 @@ fn two_servers_behind_nginx_of_which_one_is_killed() {
     // Not sticky: whichever server is asked, the document is read once.
     let built = post(&nginx.in_turns, "/v1/contexts", &[], &json!({ "text": text(4) }));
     wait_for_sent(1.0);
-    let answers: Vec<Value> = (0..4)
-        .map(|_| post(&nginx.in_turns, "/v1/completions", &[], &question(&built["id"])))
-        .collect();
+    let answers: Vec<Value> =
+        (0..4).map(|_| post(&nginx.in_turns, CHAT, &[], &question(&built["id"]))).collect();
     for answer in &answers {
         assert!(cached(answer) >= built["n_tokens"].as_u64().unwrap() - 1, "{answer}");
         assert_eq!(answer["choices"], answers[0]["choices"]);
@@ -301,7 +305,7 @@ fn two_servers_behind_nginx_of_which_one_is_killed() {
     let built = post(&nginx.sticky, "/v1/contexts", &document, &json!({ "text": text(5) }));
     wait_for_sent(2.0);
     for _ in 0..2 {
-        let answer = post(&nginx.sticky, "/v1/completions", &document, &question(&built["id"]));
+        let answer = post(&nginx.sticky, CHAT, &document, &question(&built["id"]));
         assert!(cached(&answer) >= built["n_tokens"].as_u64().unwrap() - 1, "{answer}");
     }
     let after = n_requests();
@@ -311,17 +315,13 @@ fn two_servers_behind_nginx_of_which_one_is_killed() {
     let (killed, other) = if n_asked[0] > 0.0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
 
     // Killed while it streams: the stream breaks off, and does not look as if it had ended.
-    let long = json!({
-        "context_id": built["id"], "prompt": " The pass key is", "max_tokens": 2000,
-        "ignore_eos": true, "stream": true,
-    });
-    let mut stream = BufReader::new(send(
-        &nginx.sticky,
-        "POST",
-        "/v1/completions",
-        &document,
-        &long.to_string(),
-    ));
+    let stream_of = |n: usize| {
+        let mut body = question(&built["id"]);
+        body["max_tokens"] = json!(n);
+        (body["ignore_eos"], body["stream"]) = (json!(true), json!(true));
+        body.to_string()
+    };
+    let mut stream = BufReader::new(send(&nginx.sticky, "POST", CHAT, &document, &stream_of(2000)));
     let mut line = String::new();
     while !line.starts_with("data: ") {
         line.clear();
@@ -339,23 +339,13 @@ fn two_servers_behind_nginx_of_which_one_is_killed() {
     let fetched = other.metric("longview:shared_fetched_total");
     let read = other.metric("llamacpp:prompt_tokens_total");
     let short = question(&built["id"]);
-    let answer = post(&nginx.sticky, "/v1/completions", &document, &short);
+    let answer = post(&nginx.sticky, CHAT, &document, &short);
     assert!(cached(&answer) >= built["n_tokens"].as_u64().unwrap() - 1, "{answer}");
     assert_eq!(other.metric("longview:shared_fetched_total"), fetched + 1.0);
     assert!(other.metric("llamacpp:prompt_tokens_total") - read < 20.0);
 
     // Told to end, a server completes what it streams.
-    let mut stream = send(
-        &nginx.in_turns,
-        "POST",
-        "/v1/completions",
-        &[],
-        &json!({
-            "context_id": built["id"], "prompt": " The pass key is", "max_tokens": 200,
-            "ignore_eos": true, "stream": true,
-        })
-        .to_string(),
-    );
+    let mut stream = send(&nginx.in_turns, "POST", CHAT, &[], &stream_of(200));
     let mut first = [0; 400];
     let n = stream.read(&mut first).unwrap();
     let pid = other.child.id().to_string();

@@ -32,12 +32,15 @@ pub struct OpenArgs {
     question: Option<String>,
 
     #[command(flatten)]
+    share: ShareArgs,
+
+    #[command(flatten)]
     ask: AskArgs,
 }
 
 /// Asks.
-pub fn open(library: Option<&Path>, share: &ShareArgs, args: OpenArgs) -> Result<()> {
-    let (documents, share) = (place::open(library)?, share.open()?);
+pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
+    let (documents, share) = (place::open(library)?, args.share.open()?);
     let mut document = shared::find(&documents, share.as_ref(), &args.name)?;
     if let Some(share) = &share
         && session(&documents, &document, &args).is_err()

@@ -73,6 +73,9 @@ pub struct BuildArgs {
     keep_every: f32,
 
     #[command(flatten)]
+    share: ShareArgs,
+
+    #[command(flatten)]
     model: ModelArgs,
 
     /// Read the plain text even if the model has a chat template [default: off].
@@ -90,9 +93,9 @@ pub struct BuildArgs {
 }
 
 /// Reads and keeps.
-pub fn build(library: Option<&Path>, share: &ShareArgs, args: &BuildArgs) -> Result<()> {
+pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
-    let (documents, share) = (place::open(library)?, share.open()?);
+    let (documents, share) = (place::open(library)?, args.share.open()?);
     let model = model(&documents, args)?;
     let (document, text, replaced) = document(&documents, args)?;
     let folder = model.open(&interrupt)?;

@@ -19,6 +19,9 @@ pub struct RmArgs {
     /// Remove what models have read, and keep the text [default: off].
     #[arg(long)]
     sessions: bool,
+
+    #[command(flatten)]
+    share: ShareArgs,
 }
 
 /// Documents.
@@ -63,8 +66,8 @@ fn quota_of(text: &str) -> Result<Quota, String> {
 }
 
 /// Removes documents, and says what that freed. All are looked up before the first one goes.
-pub fn rm(library: Option<&Path>, share: &ShareArgs, args: &RmArgs) -> Result<()> {
-    let (documents, share) = (place::open(library)?, share.open()?);
+pub fn rm(library: Option<&Path>, args: &RmArgs) -> Result<()> {
+    let (documents, share) = (place::open(library)?, args.share.open()?);
     let share = share.as_ref().filter(|_| !args.sessions);
     let found = args.names.iter().map(|name| shared::find(&documents, share, name));
     for document in found.collect::<Result<Vec<_>, _>>()? {

@@ -22,7 +22,6 @@ use self::check::CheckArgs;
 use self::export::ExportArgs;
 use self::ls::LsArgs;
 pub use self::place::{model_words, open as open_library};
-use crate::share::ShareArgs;
 
 /// Options of `longview kv`.
 #[derive(Args)]
@@ -33,9 +32,6 @@ pub struct KvArgs {
     /// Folder of the library [default: what LONGVIEW_LIBRARY names, else the user's data folder].
     #[arg(long, value_name = "DIR", global = true)]
     library: Option<PathBuf>,
-
-    #[command(flatten)]
-    share: ShareArgs,
 
     #[command(subcommand)]
     verb: Verb,
@@ -69,12 +65,12 @@ enum Verb {
 
 /// Runs the verb.
 pub fn run(args: KvArgs) -> Result<()> {
-    let (library, share) = (args.library.as_deref(), args.share);
+    let library = args.library.as_deref();
     match args.verb {
         Verb::Ls(args) => ls::ls(library, &args),
-        Verb::Build(args) => build::build(library, &share, &args),
-        Verb::Open(args) => ask::open(library, &share, *args),
-        Verb::Rm(args) => change::rm(library, &share, &args),
+        Verb::Build(args) => build::build(library, &args),
+        Verb::Open(args) => ask::open(library, *args),
+        Verb::Rm(args) => change::rm(library, &args),
         Verb::Export(args) => export::export(library, &args),
         Verb::Check(args) => check::check(library, &args),
         Verb::Pin(args) => change::pin(library, &args, true),

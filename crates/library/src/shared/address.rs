@@ -28,14 +28,24 @@ struct Patience {
     request: Duration,
     retries: usize,
     in_all: Duration,
+    max_answer: u64,
 }
 
-/// For what somebody waits for before it is known whether there is anything.
-const QUICK: Patience =
-    Patience { request: Duration::from_secs(5), retries: 2, in_all: Duration::from_secs(6) };
-/// For a part of a session, which a link of 0.3 MB/s brings in this time.
-const PATIENT: Patience =
-    Patience { request: Duration::from_secs(30), retries: 4, in_all: Duration::from_secs(60) };
+/// For what somebody waits for before it is known whether there is anything: lists, and what says
+/// what there is. (A session of 128 GB has a megabyte of hashes.)
+const QUICK: Patience = Patience {
+    request: Duration::from_secs(5),
+    retries: 2,
+    in_all: Duration::from_secs(6),
+    max_answer: 16 << 20,
+};
+/// For a part of a session, of which eight come at the same time, and for texts.
+const PATIENT: Patience = Patience {
+    request: Duration::from_secs(30),
+    retries: 4,
+    in_all: Duration::from_secs(60),
+    max_answer: 256 << 20,
+};
 
 /// Names and values of an environment.
 pub(super) type Environment<'a> = &'a [(String, String)];
@@ -56,7 +66,7 @@ fn storage(
 ) -> Result<Storage, ShareError> {
     let wrong = |reason: String| ShareError::Address { address: address.to_owned(), reason };
     let refused = |error: object_store::Error| wrong(error.to_string());
-    let connector = Connector { request: patience.request };
+    let connector = Connector { request: patience.request, max_answer: patience.max_answer };
     let retry = RetryConfig {
         backoff: BackoffConfig {
             init_backoff: Duration::from_millis(100),

@@ -16,15 +16,16 @@ use ureq::{Agent, Error};
 
 use crate::origin::Origin;
 
-/// Bytes of an answer, at most: a part of a session, or a page of a list, is far smaller.
-const MAX_ANSWER: u64 = 256 << 20;
 /// The longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(4);
 
-/// Makes clients whose requests may take so long.
+/// Makes clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connector {
+    /// How long a request may take.
     pub(super) request: Duration,
+    /// Bytes of an answer, at most: a storage that is not trusted may send any number.
+    pub(super) max_answer: u64,
 }
 
 impl HttpConnector for Connector {
@@ -39,7 +40,7 @@ impl HttpConnector for Connector {
                 .timeout_global(Some(self.request))
         };
         let (agent, direct) = (config().build().into(), config().proxy(None).build().into());
-        Ok(HttpClient::new(Client { agent, direct }))
+        Ok(HttpClient::new(Client { agent, direct, max_answer: self.max_answer }))
     }
 }
 
@@ -49,6 +50,7 @@ struct Client {
     agent: Agent,
     /// For this machine itself.
     direct: Agent,
+    max_answer: u64,
 }
 
 #[async_trait]
@@ -67,9 +69,9 @@ impl HttpService for Client {
         let (head, body) = answer.map_err(failed)?.into_parts();
         let mut bytes = Vec::new();
         let expected = body.content_length().unwrap_or(0);
-        let reader = body.into_with_config().limit(MAX_ANSWER).reader();
-        let mut reader = reader.take(MAX_ANSWER);
-        bytes.reserve(usize::try_from(expected.min(MAX_ANSWER)).unwrap_or(0));
+        // More than that is an error, not a part of it.
+        let mut reader = body.into_with_config().limit(self.max_answer).reader();
+        bytes.reserve(usize::try_from(expected.min(self.max_answer)).unwrap_or(0));
         reader.read_to_end(&mut bytes).map_err(|error| failed(Error::Io(error)))?;
         Ok(HttpResponse::from_parts(head, Bytes::from(bytes).into()))
     }

@@ -121,41 +121,41 @@ impl<B: Backend + 'static> Disk<B> {
         Ok(Self { libraries, sender, done, opening: Vec::new(), n_saving: 0, n_sending })
     }
 
-    /// What a prompt is called while shared storage is asked for it, if that is worth it: more
-    /// than what is known of it (`n_known` in memory) must be left to read.
+    /// What a prompt is called while shared storage is asked for it, if that may be worth it: much
+    /// of it is not known in memory (`n_known` tokens are).
     pub(super) fn wanted_of_share(&self, job: &Job, n_known: usize) -> Option<Id> {
         let share = self.library(job.scope)?.share.as_ref()?;
-        let n_blocks = job.ids.len() / BLOCK * BLOCK;
-        if n_blocks < n_known + MIN_FETCHED || share.rests() {
+        if !is_worth_fetching(job, n_known) || share.rests() {
             return None;
         }
-        let n_here = self.nearest(job, n_known).map_or(n_known, |nearest| nearest.n_common);
         let first = job.ids[..BLOCK].iter().flat_map(|token| token.to_le_bytes());
         let first: Vec<u8> = first.collect();
         let sparse = job.how.prefill.inexact().unwrap_or_default();
-        (n_blocks >= n_here + MIN_FETCHED)
-            .then(|| Id::of_parts([&b"shared"[..], sparse.as_bytes(), &first]))
+        Some(Id::of_parts([&b"shared"[..], sparse.as_bytes(), &first]))
     }
 
     /// Asks shared storage for a session that a prompt begins with, and opens it while it comes.
-    /// [`Disk::next_done`] has it then.
+    /// [`Disk::next_done`] has it then. `false` where the library has about as much.
     pub(super) fn fetch(
         &mut self,
         job: &Job,
         files: SessionFiles<B>,
         policy: &PolicyOptions,
         (asked, n_known): (Id, usize),
-    ) -> Result<(), ApiError> {
+    ) -> Result<bool, ApiError> {
         let library = self.library(job.scope).cloned().ok_or_else(no_library)?;
+        let n_here = self.nearest(job, n_known).map_or(n_known, |nearest| nearest.n_common);
+        if !is_worth_fetching(job, n_here) {
+            return Ok(false);
+        }
         let (policy, scope, ids) = (policy.clone(), job.scope, job.ids.clone());
         let key = library.key(job.how.prefill);
-        let n_here = self.nearest(job, n_known).map_or(n_known, |nearest| nearest.n_common);
         self.begin("fetch", move || {
             let session = library.fetch(&files, &policy, (&key, &ids, n_here));
             Done::Fetched { scope, asked, session: session.map_err(|error| error.to_string()) }
         })?;
         self.opening.push((scope, asked));
-        Ok(())
+        Ok(true)
     }
 
     /// Whether sessions are on their way to shared storage.
@@ -261,6 +261,11 @@ impl<B: Backend + 'static> Disk<B> {
         }
         Some(done)
     }
+}
+
+/// Whether a session from shared storage may save much reading, where so many tokens are known.
+fn is_worth_fetching(job: &Job, n_known: usize) -> bool {
+    job.ids.len() / BLOCK * BLOCK >= n_known + MIN_FETCHED
 }
 
 fn no_library() -> ApiError {

@@ -42,7 +42,9 @@ impl<B: Backend + 'static> Worker<B> {
         let may_use_known = self.may_use_known(job).unwrap_or(false);
         let n_known = self.kept.nearest(job).1;
         let (scope, prefill) = (job.scope, job.how.prefill);
-        let Some(disk) = self.disk.as_mut().filter(|_| may_use_known) else {
+        // What came is kept in memory: where nothing is, it would come in vain.
+        let may_come = may_use_known && self.options.max_kept > 0;
+        let Some(disk) = self.disk.as_mut().filter(|_| may_come) else {
             return Some(OnDisk::Fetched);
         };
         let Some(asked) = disk.wanted_of_share(job, n_known) else { return Some(OnDisk::Fetched) };
@@ -54,7 +56,8 @@ impl<B: Backend + 'static> Worker<B> {
         let files = files.map(|files| files.with_prefill(prefill));
         let policy = &self.model.policy;
         match files.and_then(|files| disk.fetch(job, files, policy, (asked, n_known))) {
-            Ok(()) => Some(OnDisk::Fetching(asked)),
+            Ok(true) => Some(OnDisk::Fetching(asked)),
+            Ok(false) => Some(OnDisk::Fetched),
             Err(error) => {
                 (self.options.log)(&format!("a context is not fetched: {}", error.json()));
                 Some(OnDisk::Fetched)
