@@ -60,10 +60,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "demo", work: Work::Run(demo::check) },
     Stage { name: "clients", work: Work::Run(clients::stage) },
     Stage { name: "web", work: Work::Beside(SETUP, web::stage_command) },
-    Stage {
-        name: "tests",
-        work: Work::Run(|| run_child(&mut cargo("test --workspace --all-features --no-fail-fast"))),
-    },
+    Stage { name: "tests", work: Work::Run(tests) },
 ];
 
 /// What a change is tried with while it is made, on a tree that was built before.
@@ -130,6 +127,15 @@ fn clippy() -> Result<()> {
 /// Documents what clippy has checked. Cargo keeps apart what the compiler made alone and what it
 /// made in a wrapper, which clippy is: without the same one here, called as clippy calls it, all
 /// libraries would be checked once more.
+/// All of them: what they need was installed by the first stage.
+fn tests() -> Result<()> {
+    let mut command = cargo("test --workspace --all-features --no-fail-fast");
+    if cfg!(target_os = "linux") {
+        command.env("REQUIRE_NGINX", "1");
+    }
+    run_child(&mut command)
+}
+
 fn rustdoc() -> Result<()> {
     let mut command = cargo("doc --workspace --all-features --no-deps");
     if let Some(driver) = clippy_driver() {

@@ -56,6 +56,13 @@ const TOOLS: &[Tool] = &[
     // Tests type into the chat as a person does.
     #[cfg(unix)]
     Tool { name: "tmux", probe: &["tmux", "-V"], source: Source::Packages("tmux") },
+    // Two servers stand behind it in a test.
+    #[cfg(target_os = "linux")]
+    Tool {
+        name: "nginx",
+        probe: &["sh", "-c", "PATH=$PATH:/usr/sbin; command -v nginx"],
+        source: Source::Packages("nginx-light"),
+    },
     #[cfg(target_os = "linux")]
     Tool {
         name: "pip",

@@ -26,6 +26,7 @@ mod progress;
 mod quantize;
 mod run;
 mod serve;
+mod share;
 mod table;
 mod template;
 mod terminal;

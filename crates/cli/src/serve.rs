@@ -25,6 +25,7 @@ use crate::files::input;
 use crate::interrupt::Interrupt;
 use crate::load::{self, ModelArgs};
 use crate::out::note;
+use crate::share::ShareArgs;
 use crate::{kv, template, units};
 
 /// Sequences of a step, at least: several answers to one request share steps as well.
@@ -123,6 +124,9 @@ pub struct ServeArgs {
     #[arg(long)]
     no_library: bool,
 
+    #[command(flatten)]
+    share: ShareArgs,
+
     /// No page for people at `/` [default: off].
     #[arg(long)]
     no_page: bool,
@@ -217,6 +221,10 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         (_, true) => None,
         (library, false) => Some(kv::open_library(library.as_deref())?),
     };
+    let share = args.share.open()?;
+    if share.is_some() && documents.is_none() {
+        bail!("--share: comes and goes through a library: leave --no-library out");
+    }
     Ok(ServerOptions {
         host: args.host,
         port: args.port,
@@ -226,6 +234,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         max_waiting: args.max_waiting,
         max_kept: args.keep,
         documents,
+        share,
         has_page: !args.no_page,
         limits: Limits {
             body_bytes: args.max_body << 20,
@@ -304,6 +313,9 @@ fn introduce(args: &ServeArgs, keys: &[ApiKey], server: &Server, name: &str) {
     note(format_args!("serving {name} at http://{address}/v1, {places} at a time; Ctrl-C ends it"));
     if !args.no_page {
         note(format_args!("  a page for people: http://{address}/"));
+    }
+    if let Some(address) = args.share.address() {
+        note(format_args!("  documents are shared through {address}"));
     }
     let is_named = |keys: &[ApiKey]| keys.len() > 1 || keys.iter().any(|key| key.name().is_some());
     if is_named(keys) {

@@ -23,5 +23,7 @@ mod results_files;
 mod serve;
 mod serve_library;
 mod session;
+#[cfg(all(feature = "shared", unix))]
+mod shared;
 mod support;
 mod templates;

@@ -33,6 +33,11 @@ mod remove;
 mod retry;
 mod select;
 mod settings;
+#[cfg(feature = "shared")]
+pub mod shared;
+#[cfg(not(feature = "shared"))]
+#[path = "shared_absent.rs"]
+pub mod shared;
 mod size;
 mod space;
 pub mod text;

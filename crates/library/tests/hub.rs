@@ -5,4 +5,6 @@ mod contents;
 mod documents;
 mod faults;
 mod pulls;
+#[cfg(feature = "shared")]
+mod shared;
 mod support;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use longview_library::documents::Documents;
+use longview_library::shared::Share;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -38,6 +39,8 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     /// The library of each scope; none where nothing is kept on disk.
     pub(crate) libraries: Vec<Documents>,
+    /// Shared storage as each scope sees it; none where nothing is shared.
+    pub(crate) shares: Vec<Share>,
     pub(crate) model: Facts,
     pub(crate) grammars: Grammars,
     pub(crate) metrics: Arc<Metrics>,
@@ -58,6 +61,8 @@ impl App {
         metrics: Arc<Metrics>,
         inbox: SyncSender<Message>,
     ) -> Self {
+        let shares = options.share.as_ref().filter(|_| !libraries.is_empty());
+        let shares = shares.map(|share| keys.shares(share)).unwrap_or_default();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             places: Arc::new(Semaphore::new(options.n_slots + options.max_waiting)),
@@ -65,6 +70,7 @@ impl App {
             options,
             keys,
             libraries,
+            shares,
             model,
             grammars: Grammars::default(),
             metrics,

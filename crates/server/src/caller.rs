@@ -6,6 +6,7 @@ use std::sync::mpsc::TrySendError;
 use std::time::Instant;
 
 use longview_library::documents::Documents;
+use longview_library::shared::Share;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{Receiver, channel};
 
@@ -41,6 +42,11 @@ impl Caller {
         let none = "this server was started with --no-library: it keeps no contexts";
         let library = self.app.libraries.get(self.scope.index());
         library.ok_or_else(|| ApiError::bad("no_library", none))
+    }
+
+    /// Shared storage as the client sees it, if the server has any.
+    pub(crate) fn share(&self) -> Option<&Share> {
+        self.app.shares.get(self.scope.index())
     }
 
     /// Gives a prompt to the engine's thread.

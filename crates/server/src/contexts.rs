@@ -146,7 +146,7 @@ pub(crate) async fn list(app: Caller) -> Result<Response<Body>, ApiError> {
 /// One context.
 pub(crate) async fn get(app: Caller, id: String) -> Result<Response<Body>, ApiError> {
     let finder = app.clone();
-    let document = aside(move || find(finder.library()?, &id)).await?;
+    let document = aside(move || find(&finder, &id)).await?;
     Ok(json_response(StatusCode::OK, &describe(&app, &document)))
 }
 
@@ -154,7 +154,7 @@ pub(crate) async fn get(app: Caller, id: String) -> Result<Response<Body>, ApiEr
 pub(crate) async fn text(app: Caller, id: String) -> Result<Response<Body>, ApiError> {
     let body = aside(move || {
         let documents = app.library()?;
-        let document = find(documents, &id)?;
+        let document = find(&app, &id)?;
         let text = documents.text(document.id)?;
         let id = document.id.to_string();
         Ok(json!({ "id": id, "object": "context.text", "name": document.name, "text": text }))
@@ -176,9 +176,9 @@ pub(crate) async fn change(
         let is_pinned = is_pinned.ok_or_else(|| ApiError::field("pin", "pin: is missing"))?;
         changer.note_unknown(&fields);
         let documents = changer.library()?;
-        let document = find(documents, &id)?;
+        let document = find(&changer, &id)?;
         documents.set_pinned(document.id, is_pinned)?;
-        find(documents, &document.id.to_string())
+        find(&changer, &document.id.to_string())
     });
     Ok(json_response(StatusCode::OK, &describe(&app, &document.await?)))
 }
@@ -186,7 +186,11 @@ pub(crate) async fn change(
 /// Removes a context, its text and what was read of it, when the requests that use it have ended.
 pub(crate) async fn delete(app: Caller, id: String) -> Result<Response<Body>, ApiError> {
     // It goes also where the client does not wait for it.
-    let removal = tokio::spawn(remove(app, id));
+    let remover = app.clone();
+    let removal = tokio::spawn(async move {
+        let id = remove(remover, id).await?;
+        remove_shared(app, id).await
+    });
     let id = removal.await.map_err(|error| ApiError::internal(error.to_string()))??;
     let body = json!({ "id": id.to_string(), "object": "context", "deleted": true });
     Ok(json_response(StatusCode::OK, &body))
@@ -196,7 +200,7 @@ async fn remove(app: Caller, id: String) -> Result<Id, ApiError> {
     let reader = app.clone();
     let (id, ids) = aside(move || {
         let documents = reader.library()?;
-        let document = find(documents, &id)?;
+        let document = find(&reader, &id)?;
         // A text that is damaged or too long is in no prompt.
         let known = known(documents, &document).and_then(|known| known.encode(&reader));
         Ok((document.id, known.unwrap_or_default()))
@@ -213,6 +217,21 @@ async fn remove(app: Caller, id: String) -> Result<Id, ApiError> {
     // Where the engine's thread is far behind, the session goes when others need its room.
     let _ = app.inbox.try_send(Message::Forget(app.scope, id));
     Ok(id)
+}
+
+/// Removes a context from where other servers find it. Those that have it keep it.
+async fn remove_shared(app: Caller, id: Id) -> Result<Id, ApiError> {
+    aside(move || {
+        let Some(share) = app.share() else { return Ok(id) };
+        share.remove(id).map_err(|error| {
+            (app.options.log)(&format!("context {}: stays shared: {error}", id.short()));
+            let message = "it is removed here, and not from the storage that servers share, which \
+                           does not answer or refuses: ask again later";
+            ApiError::unavailable("share_unreachable", message)
+        })?;
+        Ok(id)
+    })
+    .await
 }
 
 fn busy() -> ApiError {

@@ -50,6 +50,10 @@ pub(crate) struct Job {
 pub(crate) enum OnDisk {
     /// Not yet.
     NotAsked,
+    /// It is looked for in shared storage, and comes from there.
+    Fetching(Id),
+    /// What shared storage has of it is here.
+    Fetched,
     /// This file is being opened.
     Opening(Id),
     /// Nothing else is needed from there.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use longview_library::documents::{Documents, DocumentsError};
+use longview_library::shared::Share;
 
 /// Letters of a name.
 const MAX_NAME: usize = 64;
@@ -161,6 +162,12 @@ impl Keys {
             }
         };
         self.folders.iter().map(open).collect()
+    }
+
+    /// Shared storage as each scope sees it.
+    pub(crate) fn shares(&self, whole: &Share) -> Vec<Share> {
+        let name = |folder: &Option<String>| whole.of_scope(folder.as_deref().unwrap_or_default());
+        self.folders.iter().map(name).collect()
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum Known {
 pub(crate) fn text_of(app: &Caller, id: Option<&str>) -> Result<Option<Known>, ApiError> {
     let Some(id) = id else { return Ok(None) };
     let documents = app.library()?;
-    let document = find(documents, id).map_err(|error| error.about("context_id"))?;
+    let document = find(app, id).map_err(|error| error.about("context_id"))?;
     if document.ttl_s.is_some() {
         // A use; a library that cannot be written to is one that can be read.
         let _ = documents.touch(document.id, None);
@@ -52,11 +52,28 @@ impl Known {
     }
 }
 
-/// A context by its id or its name.
-pub(crate) fn find(documents: &Documents, word: &str) -> Result<Document, ApiError> {
+/// A context by its id or its name: of the library, else of the storage that servers share, from
+/// which its text then comes into the library.
+pub(crate) fn find(app: &Caller, word: &str) -> Result<Document, ApiError> {
     if word.len() > 256 {
         let near = Vec::new();
         return Err(DocumentsError::NotFound { word: word.to_owned(), near }.into());
     }
-    Ok(documents.find(word)?)
+    let documents = app.library()?;
+    let missing = match documents.find(word) {
+        Err(error @ DocumentsError::NotFound { .. }) => error,
+        found => return Ok(found?),
+    };
+    let Some(share) = app.share().filter(|share| !share.rests()) else {
+        return Err(missing.into());
+    };
+    let added = share.find(word).and_then(|shared| match shared {
+        Some(shared) => share.add_to(documents, &shared),
+        None => Ok(None),
+    });
+    let added = added.unwrap_or_else(|error| {
+        (app.options.log)(&format!("a context is not looked for: {error}"));
+        None
+    });
+    added.ok_or_else(|| missing.into())
 }

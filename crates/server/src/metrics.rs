@@ -19,10 +19,21 @@ pub(crate) struct Metrics {
     pub(crate) refused: Count,
     pub(crate) builds: Count,
     pub(crate) restored: Count,
+    /// Sessions that came from shared storage, prompts that it had nothing for, sessions that went
+    /// there, and those that could not.
+    pub(crate) shared_fetched: Count,
+    pub(crate) shared_missed: Count,
+    pub(crate) shared_sent: Count,
+    pub(crate) shared_failed: Count,
     pub(crate) waiting: Count,
     pub(crate) running: Count,
     pub(crate) kept: Count,
     pub(crate) kept_tokens: Count,
+    /// Tokens of what runs, and of as many contexts of full length as may run.
+    pub(crate) kv_tokens: Count,
+    pub(crate) kv_capacity: Count,
+    /// Tokens of as many contexts of full length as may run or be kept.
+    pub(crate) kept_capacity: Count,
     /// 1 while a lost device is opened again.
     pub(crate) device_lost: Count,
 }
@@ -54,7 +65,9 @@ impl Metrics {
         };
         let steps = self.decode_steps.get().max(1);
         let whole = |count: &Count| count.get() as f64;
-        let rows: [(&str, &str, &str, f64); 20] = [
+        // What is kept goes when its room is needed: to a gateway it is free, as it is with vLLM.
+        let kv_usage = (whole(&self.kv_tokens) / whole(&self.kv_capacity).max(1.0)).min(1.0);
+        let rows: [(&str, &str, &str, f64); 28] = [
             (
                 "llamacpp:prompt_tokens_total",
                 COUNTER,
@@ -100,6 +113,10 @@ impl Metrics {
             ),
             ("llamacpp:requests_processing", GAUGE, "Requests that run.", whole(&self.running)),
             ("llamacpp:requests_deferred", GAUGE, "Requests that wait.", whole(&self.waiting)),
+            (WAITING, GAUGE, "Requests that wait, as gateways read it.", whole(&self.waiting)),
+            (RUNNING, GAUGE, "Requests that run, as gateways read it.", whole(&self.running)),
+            (KV_USAGE, GAUGE, "KV rows of what runs, of all that may; 1 is all.", kv_usage),
+            (OLD_KV_USAGE, GAUGE, "The same, under its older name.", kv_usage),
             (
                 "longview:cached_tokens_total",
                 COUNTER,
@@ -143,6 +160,30 @@ impl Metrics {
                 whole(&self.restored),
             ),
             (
+                "longview:shared_fetched_total",
+                COUNTER,
+                "Sessions that came from shared storage.",
+                whole(&self.shared_fetched),
+            ),
+            (
+                "longview:shared_missed_total",
+                COUNTER,
+                "Long prompts that shared storage had nothing for, or failed.",
+                whole(&self.shared_missed),
+            ),
+            (
+                "longview:shared_sent_total",
+                COUNTER,
+                "Sessions that were copied to shared storage.",
+                whole(&self.shared_sent),
+            ),
+            (
+                "longview:shared_failed_total",
+                COUNTER,
+                "Sessions that could not be copied there.",
+                whole(&self.shared_failed),
+            ),
+            (
                 "longview:device_lost",
                 GAUGE,
                 "1 while a lost device is opened again.",
@@ -156,9 +197,26 @@ impl Metrics {
             // Writing to a text does not fail.
             let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
         }
+        let n_blocks = self.kept_capacity.get() / PREFIX_BLOCK;
+        let _ = write!(
+            text,
+            "# HELP {CACHE} Room for prompts' beginnings, in blocks of tokens.\n# TYPE {CACHE} gauge\n\
+             {CACHE}{{block_size=\"{PREFIX_BLOCK}\",num_gpu_blocks=\"{n_blocks}\"}} 1\n"
+        );
         text
     }
 }
+
+/// What the endpoint picker of the Gateway API Inference Extension (llm-d's) reads, by vLLM's names,
+/// which are its defaults. vLLM called the third one otherwise until version 0.10.
+const WAITING: &str = "vllm:num_requests_waiting";
+const RUNNING: &str = "vllm:num_requests_running";
+const KV_USAGE: &str = "vllm:kv_cache_usage_perc";
+const OLD_KV_USAGE: &str = "vllm:gpu_cache_usage_perc";
+/// How much a picker may expect to be remembered of prompts that it sent here.
+const CACHE: &str = "vllm:cache_config_info";
+/// Tokens of a block in it.
+const PREFIX_BLOCK: u64 = 64;
 
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";

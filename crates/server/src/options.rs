@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longview_library::documents::Documents;
+use longview_library::shared::Share;
 
 use crate::keys::ApiKey;
 use crate::turns::Turns;
@@ -34,6 +35,9 @@ pub struct ServerOptions {
     /// The library in which contexts are kept on disk; those of keys with names, or of several
     /// keys, in libraries within its folder.
     pub documents: Option<Documents>,
+    /// Storage that several servers share: what is read for a context is copied there, and comes
+    /// from there. It needs `documents`.
+    pub share: Option<Share>,
     /// Whether there is a page for people at `/`.
     pub has_page: bool,
     /// What limits a client.
@@ -100,6 +104,7 @@ impl Default for ServerOptions {
             max_waiting: 64,
             max_kept: 8,
             documents: None,
+            share: None,
             has_page: true,
             limits: Limits::default(),
             catches_signals: false,

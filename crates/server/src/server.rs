@@ -143,8 +143,8 @@ fn run_engine<B: Backend>(
 ) -> Result<(), ServeError> {
     let engine = load().map_err(ServeError::Load)?;
     let (model, options) = (Arc::clone(&app.model), app.options.clone());
-    let libraries = app.libraries.clone();
-    let worker = Worker::new(engine, model, options, Arc::clone(&app.metrics), inbox, libraries);
+    let kept = (app.libraries.clone(), app.shares.clone());
+    let worker = Worker::new(engine, model, options, Arc::clone(&app.metrics), inbox, kept);
     let worker = worker.map(|worker| worker.with_slots(Arc::clone(&app.slots)).with_offers(offers));
     let worker = worker.map_err(|error| ServeError::Load(error.json().to_string().into()))?;
     app.reach(State::Ready);

@@ -29,8 +29,8 @@ pub(crate) const ABOUT: &str = "a Debian package and an archive of both programs
                                 installs, starts and removes the package in a new Debian (as root)";
 
 /// Packages of cargo and features that the programs are built of.
-const BUILT: &str =
-    "--package longview-cli --package longview-desktop --features longview-cli/evaluation";
+const BUILT: &str = "--package longview-cli --package longview-desktop \
+                     --features longview-cli/evaluation,longview-cli/shared";
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {

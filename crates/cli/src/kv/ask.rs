@@ -7,9 +7,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use longview_library::documents::{Document, Documents, Reading, SessionEntry};
 
-use super::place;
+use super::{place, shared};
 use crate::out::note;
 use crate::run::{self, AskArgs};
+use crate::share::ShareArgs;
 use crate::units;
 
 /// Options of `longview kv open`.
@@ -31,13 +32,23 @@ pub struct OpenArgs {
     question: Option<String>,
 
     #[command(flatten)]
+    share: ShareArgs,
+
+    #[command(flatten)]
     ask: AskArgs,
 }
 
 /// Asks.
 pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
-    let documents = place::open(library)?;
-    let document = documents.find(&args.name)?;
+    let (documents, share) = (place::open(library)?, args.share.open()?);
+    let mut document = shared::find(&documents, share.as_ref(), &args.name)?;
+    if let Some(share) = &share
+        && session(&documents, &document, &args).is_err()
+        && shared::fetch_session(&documents, share, document.id, args.ask.model())?
+        && let Some(with_session) = documents.get(document.id)?
+    {
+        document = with_session;
+    }
     let session = session(&documents, &document, &args)?;
     let keep = format!("not kept: `longview kv build --from {}` keeps it", document.id.short());
     if !session.is_complete() {

@@ -16,13 +16,14 @@ use longview_engine::{Engine, EngineOptions, Progress, Session};
 use longview_library::documents::{
     Building, Chain, Document, Documents, NewDocument, Reading, Saved, SessionEntry, SessionKey,
 };
+use longview_library::shared::Share;
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_scheduler::PolicyOptions;
 use longview_startup::keeper::{KeepPace, Keeper, Text, session_key};
 use pollster::block_on;
 
-use super::{place, sources};
+use super::{place, shared, sources};
 use crate::args::numbers::number;
 use crate::args::{EngineArgs, PolicyArgs, RopeArgs};
 use crate::context::{self, Chooser, Content, Limit};
@@ -32,6 +33,7 @@ use crate::interrupt::Interrupt;
 use crate::load::{self, ModelArgs};
 use crate::out::{self, note};
 use crate::progress::PrefillBar;
+use crate::share::ShareArgs;
 use crate::{run, template, units};
 
 /// Options of `longview kv build`.
@@ -71,6 +73,9 @@ pub struct BuildArgs {
     keep_every: f32,
 
     #[command(flatten)]
+    share: ShareArgs,
+
+    #[command(flatten)]
     model: ModelArgs,
 
     /// Read the plain text even if the model has a chat template [default: off].
@@ -90,7 +95,7 @@ pub struct BuildArgs {
 /// Reads and keeps.
 pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
-    let documents = place::open(library)?;
+    let (documents, share) = (place::open(library)?, args.share.open()?);
     let model = model(&documents, args)?;
     let (document, text, replaced) = document(&documents, args)?;
     let folder = model.open(&interrupt)?;
@@ -107,6 +112,7 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
     let policy = args.policy.options()?;
     let work = Work {
         documents: &documents,
+        share: share.as_ref(),
         document: &document,
         model: place::model_words(&model),
         text: &text,
@@ -175,6 +181,7 @@ fn document(
 /// What is to be read, and with what.
 struct Work<'a> {
     documents: &'a Documents,
+    share: Option<&'a Share>,
     document: &'a Document,
     model: String,
     text: &'a str,
@@ -255,6 +262,7 @@ impl Work<'_> {
 
     fn read<B: Backend>(&self, engine: &mut Engine<B>) -> Result<Done> {
         let key = session_key(engine, self.reading, self.policy.text())?;
+        self.fetch(engine, &key)?;
         let building = self.documents.begin(self.document.id, &key)?;
         if let Some(before) = building.before().filter(|before| before.is_complete())
             && before.n_tokens == self.ids.len()
@@ -263,6 +271,7 @@ impl Work<'_> {
         {
             self.documents.touch(self.document.id, Some(before.file))?;
             note(format_args!("{}: was read before, nothing is to do", self.document.name));
+            self.send(before);
             return Ok(Done { interrupted: None });
         }
         let host = engine.kv_plan(self.policy)?.host_kv_bytes;
@@ -273,8 +282,29 @@ impl Work<'_> {
         let text = Text { text, n_tokens, model };
         let mut keeper = Keeper::new(self.documents, building, text);
         let interrupted = self.prefill(engine, &mut session, &mut keeper)?;
-        self.save(engine, &mut session, &mut keeper, interrupted.is_some())?;
+        let saved = self.save(engine, &mut session, &mut keeper, interrupted.is_some())?;
+        if interrupted.is_none() {
+            self.send(&saved);
+        }
         Ok(Done { interrupted })
+    }
+
+    /// Fetches what another machine has read of the document, where that is more than what is here.
+    fn fetch<B: Backend>(&self, engine: &Engine<B>, key: &SessionKey) -> Result<()> {
+        let Some(share) = self.share else { return Ok(()) };
+        let context = engine.options().ctx_size;
+        let nearest = self.documents.nearest(key, self.ids, context)?;
+        let n_here = nearest.map_or(0, |nearest| nearest.n_common);
+        let about = &engine.fingerprint()?.config.about;
+        let wanted = (key, self.ids, context);
+        shared::fetch_nearest(self.documents, share, wanted, n_here, (&*self.model, about));
+        Ok(())
+    }
+
+    fn send(&self, session: &SessionEntry) {
+        if let Some(share) = self.share {
+            shared::send(self.documents, share, self.document, session);
+        }
     }
 
     /// Keeps all that was read, with its index; without it after Ctrl-C, which does not wait for
@@ -285,7 +315,7 @@ impl Work<'_> {
         session: &mut Session<B>,
         keeper: &mut Keeper<'_>,
         is_unfinished: bool,
-    ) -> Result<()> {
+    ) -> Result<SessionEntry> {
         let start = Instant::now();
         let name = &self.document.name;
         let fate = match keeper.n_kept() {
@@ -313,7 +343,7 @@ impl Work<'_> {
                 "warning: the library is {over} over its quota, by pinned documents"
             ));
         }
-        Ok(())
+        Ok(saved.session)
     }
 
     /// A session with as many of the tokens as the library has.

@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::Result;
 use clap::Args;
 
-use super::place;
+use super::{place, shared};
+use crate::share::ShareArgs;
 use crate::{out, units};
 
 /// Options of `longview kv rm`.
@@ -18,6 +19,9 @@ pub struct RmArgs {
     /// Remove what models have read, and keep the text [default: off].
     #[arg(long)]
     sessions: bool,
+
+    #[command(flatten)]
+    share: ShareArgs,
 }
 
 /// Documents.
@@ -63,8 +67,9 @@ fn quota_of(text: &str) -> Result<Quota, String> {
 
 /// Removes documents, and says what that freed. All are looked up before the first one goes.
 pub fn rm(library: Option<&Path>, args: &RmArgs) -> Result<()> {
-    let documents = place::open(library)?;
-    let found = args.names.iter().map(|name| documents.find(name));
+    let (documents, share) = (place::open(library)?, args.share.open()?);
+    let share = share.as_ref().filter(|_| !args.sessions);
+    let found = args.names.iter().map(|name| shared::find(&documents, share, name));
     for document in found.collect::<Result<Vec<_>, _>>()? {
         let mut bytes = 0;
         if args.sessions {
@@ -73,6 +78,9 @@ pub fn rm(library: Option<&Path>, args: &RmArgs) -> Result<()> {
             }
         } else {
             bytes = documents.remove(document.id)?.bytes;
+            if let Some(share) = share {
+                shared::remove(share, &document)?;
+            }
         }
         let what = if args.sessions { "sessions removed, the text stays" } else { "removed" };
         let line = format!("{}: {what}, {} freed\n", document.name, units::bytes(bytes));

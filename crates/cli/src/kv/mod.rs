@@ -7,6 +7,7 @@ mod check;
 mod export;
 mod ls;
 mod place;
+mod shared;
 mod sources;
 
 use std::path::PathBuf;

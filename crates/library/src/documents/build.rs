@@ -172,16 +172,26 @@ impl Building<'_> {
     /// What was there before is there still.
     pub fn commit(
         &self,
-        mut writer: SessionWriter,
+        writer: SessionWriter,
         facts: &Facts<'_>,
     ) -> Result<Saved, DocumentsError> {
-        let bytes = writer.0.sync()?;
+        self.commit_part(writer.0, |file, bytes, turn| self.entry(file, bytes, turn, facts))
+    }
+
+    /// As [`Building::commit`]; `entry` makes of the file's name, its bytes and the number of its
+    /// use what the manifest says of it.
+    pub(super) fn commit_part(
+        &self,
+        mut part: Part,
+        entry: impl FnOnce(Id, u64, u64) -> SessionEntry,
+    ) -> Result<Saved, DocumentsError> {
+        let bytes = part.sync()?;
         let (documents, id) = (self.documents, self.document.id);
         let file = Id::fresh();
         let mut old = Vec::new();
         let changed = documents.change(|manifest| {
             let turn = manifest.next_turn();
-            let session = self.entry(file, bytes, turn, facts);
+            let session = entry(file, bytes, turn);
             let removed = || DocumentsError::Removed { name: self.document.name.clone() };
             let document = manifest.document_mut(id).ok_or_else(removed)?;
             old.extend(document.sessions.iter().filter(|s| s.key == self.key).map(|s| s.file));
@@ -190,7 +200,7 @@ impl Building<'_> {
             (document.turn, document.used_unix_s) = (turn, session.saved_unix_s);
             let evicted = quota::evict(manifest, id);
             // Only now, so that no file is named where anything before fails.
-            writer.0.publish(&documents.folder.session(file))?;
+            part.publish(&documents.folder.session(file))?;
             Ok((session, evicted, manifest.session_bytes(), manifest.quota_bytes))
         });
         let (session, evicted, total, quota) = changed.inspect_err(|_| {

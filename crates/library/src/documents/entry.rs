@@ -93,7 +93,7 @@ impl SessionKey {
     }
 
     /// The name of who may write it.
-    pub(super) fn lock_id(&self, document: Id) -> Id {
+    pub(crate) fn lock_id(&self, document: Id) -> Id {
         let parts = [
             &document.bytes()[..],
             self.fingerprint.bytes(),

@@ -38,7 +38,7 @@ impl Id {
     }
 
     /// A name that no file has yet: files of sessions are never written over.
-    pub(super) fn fresh() -> Self {
+    pub(crate) fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let n = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -24,6 +24,8 @@ mod manifest;
 mod part;
 mod prefix;
 mod quota;
+#[cfg(feature = "shared")]
+mod receive;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -38,3 +40,5 @@ pub use self::manifest::VERSION as MANIFEST_VERSION;
 pub use self::prefix::{BLOCK, Chain};
 pub use self::quota::Evicted;
 pub use self::store::{Documents, Freed, Nearest, NewDocument, Usage};
+#[cfg(feature = "shared")]
+pub(crate) use self::{part::Part, receive::Received, store::now_unix_s};

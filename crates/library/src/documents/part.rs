@@ -6,6 +6,8 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
+#[cfg(feature = "shared")]
+use std::io::{Read, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use crate::space;
 
 /// An open part, removed in the end unless it gets a name.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(crate) struct Part {
     file: File,
     path: PathBuf,
     is_named: bool,
@@ -46,6 +48,20 @@ impl Part {
         self.file.flush().map_err(DocumentsError::io("written", &path))?;
         self.file.sync_all().map_err(DocumentsError::io("written to the disk", &path))?;
         self.file.stream_position().map_err(DocumentsError::io("written", &path))
+    }
+
+    /// Writes bytes at a place, also behind the end.
+    #[cfg(feature = "shared")]
+    pub(crate) fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(at))?;
+        self.write_all(bytes)
+    }
+
+    /// Reads bytes that were written.
+    #[cfg(feature = "shared")]
+    pub(crate) fn read_at(&mut self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(at))?;
+        self.file.read_exact(out)
     }
 
     /// Gives it the name, in place of a file that has it. It must be on the disk.

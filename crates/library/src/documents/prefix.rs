@@ -36,6 +36,12 @@ impl Chain {
         Self(digits)
     }
 
+    /// The digits of the first block; none where there is no whole one.
+    #[cfg(feature = "shared")]
+    pub(crate) fn first(&self) -> &str {
+        self.0.get(..DIGITS).unwrap_or("")
+    }
+
     /// Tokens that both lists begin with, in whole blocks.
     pub fn common(&self, other: &Self) -> usize {
         let (a, b) = (self.0.as_bytes().chunks_exact(DIGITS), other.0.as_bytes());

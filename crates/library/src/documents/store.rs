@@ -333,12 +333,22 @@ impl Documents {
     /// # Errors
     /// [`DocumentsError::OverQuota`], [`DocumentsError::NoSpace`].
     pub fn check_room(&self, document: &Document, bytes: u64) -> Result<(), DocumentsError> {
+        self.check_room_of(document.id, &document.name, bytes)
+    }
+
+    /// As [`Documents::check_room`], for a document that may not be here yet.
+    pub(crate) fn check_room_of(
+        &self,
+        id: Id,
+        name: &str,
+        bytes: u64,
+    ) -> Result<(), DocumentsError> {
         let manifest = self.manifest()?;
-        let pinned_bytes = quota::pinned_bytes(&manifest, document.id);
+        let pinned_bytes = quota::pinned_bytes(&manifest, id);
         if let Some(quota_bytes) = manifest.quota_bytes
             && pinned_bytes.saturating_add(bytes) > quota_bytes
         {
-            let (name, needed_bytes) = (document.name.clone(), bytes);
+            let (name, needed_bytes) = (name.to_owned(), bytes);
             return Err(DocumentsError::OverQuota {
                 name,
                 needed_bytes,
@@ -442,7 +452,7 @@ impl Freed {
 }
 
 /// Seconds since 1970.
-pub(super) fn now_unix_s() -> u64 {
+pub(crate) fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 

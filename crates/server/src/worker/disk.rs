@@ -5,13 +5,17 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use longview_core::FileSource;
 use longview_engine::{Engine, PrefillMode, Session, SessionFiles, fingerprint_digest};
 use longview_library::documents::Facts as SessionFacts;
-use longview_library::documents::{Documents, DocumentsError, Id, Nearest, SessionKey};
+use longview_library::documents::{
+    BLOCK, Documents, DocumentsError, Id, Nearest, SessionEntry, SessionKey,
+};
+use longview_library::shared::{Published, Share};
 use longview_ops::Backend;
 use longview_scheduler::PolicyOptions;
 use pollster::block_on;
@@ -21,10 +25,14 @@ use tokio::sync::mpsc;
 use crate::error::ApiError;
 use crate::job::{Event, Job, KeptText, Summary};
 use crate::keys::Scope;
+use crate::metrics::Metrics;
+use crate::options::Log;
 use crate::texts::ModelFacts;
 
 /// Files that are opened at the same time.
 const MAX_OPENING: usize = 2;
+/// Tokens that it must save to ask shared storage for them.
+const MIN_FETCHED: usize = 2 * BLOCK;
 
 /// The library with what the loaded model is called in it, and what is being read and written.
 pub(super) struct Disk<B: Backend> {
@@ -35,11 +43,17 @@ pub(super) struct Disk<B: Backend> {
     /// Files that are being opened.
     opening: Vec<(Scope, Id)>,
     n_saving: usize,
+    /// Sessions on their way to shared storage.
+    n_sending: Arc<AtomicUsize>,
 }
 
 /// What threads need.
 struct Library {
     documents: Documents,
+    share: Option<Share>,
+    metrics: Arc<Metrics>,
+    log: Log,
+    n_sending: Arc<AtomicUsize>,
     key: SessionKey,
     words: String,
     about: String,
@@ -58,15 +72,24 @@ pub(super) struct Waiter {
 pub(super) enum Done<B: Backend> {
     /// A file was opened, or could not be: that is as good as none.
     Opened { scope: Scope, file: Id, document: Id, session: Result<Box<Session<B>>, String> },
+    /// Shared storage was asked for a prompt: a session came, or there is none.
+    Fetched { scope: Scope, asked: Id, session: Result<Option<Fetched<B>>, String> },
     /// A session was written. It comes back where nothing else goes on from it.
     Saved { session: Option<Box<Session<B>>>, waiter: Box<Waiter>, result: Result<(), ApiError> },
 }
 
+/// A session of shared storage, with its document.
+pub(super) type Fetched<B> = (Id, Box<Session<B>>);
+
+/// The libraries of all scopes, and shared storage as each of them sees it.
+pub(super) type Kept = (Vec<Documents>, Vec<Share>);
+
 impl<B: Backend + 'static> Disk<B> {
     pub(super) fn new(
-        libraries: Vec<Documents>,
+        (libraries, shares): Kept,
         engine: &Engine<B>,
         model: &ModelFacts,
+        (metrics, log): (&Arc<Metrics>, &Log),
     ) -> Result<Self, ApiError> {
         let fingerprint = engine.fingerprint()?;
         let key = SessionKey {
@@ -79,13 +102,65 @@ impl<B: Backend + 'static> Disk<B> {
         };
         let about = fingerprint.config.about.clone();
         let (words, ctx_size) = (model.words.clone(), engine.options().ctx_size);
-        let library = |documents| {
-            let (key, words, about) = (key.clone(), words.clone(), about.clone());
-            Arc::new(Library { documents, key, words, about, ctx_size })
+        let n_sending: Arc<AtomicUsize> = Arc::default();
+        let library = |(i, documents)| {
+            Arc::new(Library {
+                documents,
+                share: shares.get(i).cloned(),
+                metrics: Arc::clone(metrics),
+                log: Arc::clone(log),
+                n_sending: Arc::clone(&n_sending),
+                key: key.clone(),
+                words: words.clone(),
+                about: about.clone(),
+                ctx_size,
+            })
         };
-        let libraries = libraries.into_iter().map(library).collect();
+        let libraries = libraries.into_iter().enumerate().map(library).collect();
         let (sender, done) = channel();
-        Ok(Self { libraries, sender, done, opening: Vec::new(), n_saving: 0 })
+        Ok(Self { libraries, sender, done, opening: Vec::new(), n_saving: 0, n_sending })
+    }
+
+    /// What a prompt is called while shared storage is asked for it, if that may be worth it: much
+    /// of it is not known in memory (`n_known` tokens are).
+    pub(super) fn wanted_of_share(&self, job: &Job, n_known: usize) -> Option<Id> {
+        let share = self.library(job.scope)?.share.as_ref()?;
+        if !is_worth_fetching(job, n_known) || share.rests() {
+            return None;
+        }
+        let first = job.ids[..BLOCK].iter().flat_map(|token| token.to_le_bytes());
+        let first: Vec<u8> = first.collect();
+        let sparse = job.how.prefill.inexact().unwrap_or_default();
+        Some(Id::of_parts([&b"shared"[..], sparse.as_bytes(), &first]))
+    }
+
+    /// Asks shared storage for a session that a prompt begins with, and opens it while it comes.
+    /// [`Disk::next_done`] has it then. `false` where the library has about as much.
+    pub(super) fn fetch(
+        &mut self,
+        job: &Job,
+        files: SessionFiles<B>,
+        policy: &PolicyOptions,
+        (asked, n_known): (Id, usize),
+    ) -> Result<bool, ApiError> {
+        let library = self.library(job.scope).cloned().ok_or_else(no_library)?;
+        let n_here = self.nearest(job, n_known).map_or(n_known, |nearest| nearest.n_common);
+        if !is_worth_fetching(job, n_here) {
+            return Ok(false);
+        }
+        let (policy, scope, ids) = (policy.clone(), job.scope, job.ids.clone());
+        let key = library.key(job.how.prefill);
+        self.begin("fetch", move || {
+            let session = library.fetch(&files, &policy, (&key, &ids, n_here));
+            Done::Fetched { scope, asked, session: session.map_err(|error| error.to_string()) }
+        })?;
+        self.opening.push((scope, asked));
+        Ok(true)
+    }
+
+    /// Whether sessions are on their way to shared storage.
+    pub(super) fn is_sending(&self) -> bool {
+        self.n_sending.load(Ordering::Acquire) > 0
     }
 
     /// A session of the scope's library that was read as the request asks, with more tokens in
@@ -179,10 +254,18 @@ impl<B: Backend + 'static> Disk<B> {
             Done::Opened { scope, file, .. } => {
                 self.opening.retain(|opening| *opening != (*scope, *file));
             }
+            Done::Fetched { scope, asked, .. } => {
+                self.opening.retain(|opening| *opening != (*scope, *asked));
+            }
             Done::Saved { .. } => self.n_saving -= 1,
         }
         Some(done)
     }
+}
+
+/// Whether a session from shared storage may save much reading, where so many tokens are known.
+fn is_worth_fetching(job: &Job, n_known: usize) -> bool {
+    job.ids.len() / BLOCK * BLOCK >= n_known + MIN_FETCHED
 }
 
 fn no_library() -> ApiError {
@@ -190,6 +273,62 @@ fn no_library() -> ApiError {
 }
 
 impl Library {
+    /// A session of shared storage with more tokens in common with `ids` than `n_here`. It is read
+    /// while it comes; the library gets it when all of it is there, and nobody waits for that.
+    fn fetch<B: Backend>(
+        self: &Arc<Self>,
+        files: &SessionFiles<B>,
+        policy: &PolicyOptions,
+        (key, ids, n_here): (&SessionKey, &[u32], usize),
+    ) -> Result<Option<Fetched<B>>, Box<dyn std::error::Error>> {
+        let Some(share) = &self.share else { return Ok(None) };
+        let Some(found) = share.nearest(key, ids, self.ctx_size, n_here)? else { return Ok(None) };
+        let incoming = share.fetch(&self.documents, &found)?;
+        let session = block_on(files.restore(&incoming, Some(policy)))?.session;
+        let (library, id) = (Arc::clone(self), found.document());
+        let keep = move || {
+            let kept = incoming.keep(&library.documents, &library.words, &library.about);
+            if let Err(error) = kept {
+                (library.log)(&format!("context {}: is not kept here: {error}", id.short()));
+            }
+        };
+        let _ = thread::Builder::new().name("keep".to_owned()).spawn(keep);
+        Ok(Some((id, Box::new(session))))
+    }
+
+    /// Copies a session that was read to its end to shared storage, on another thread. A document
+    /// with a time after which it goes stays on this machine.
+    fn send(self: &Arc<Self>, document: Id, session: SessionEntry) {
+        if self.share.is_none() || !session.is_complete() {
+            return;
+        }
+        self.n_sending.fetch_add(1, Ordering::AcqRel);
+        let library = Arc::clone(self);
+        let send = move || {
+            library.send_now(document, &session);
+            library.n_sending.fetch_sub(1, Ordering::AcqRel);
+        };
+        if thread::Builder::new().name("send".to_owned()).spawn(send).is_err() {
+            self.n_sending.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn send_now(&self, id: Id, session: &SessionEntry) {
+        let Some(share) = &self.share else { return };
+        let stays = |document: longview_library::documents::Document| document.ttl_s.is_some();
+        if self.documents.get(id).is_ok_and(|document| document.is_none_or(stays)) {
+            return;
+        }
+        match share.publish(&self.documents, id, session) {
+            Ok(Published::Sent(_)) => self.metrics.shared_sent.add(1),
+            Ok(_) => {}
+            Err(error) => {
+                self.metrics.shared_failed.add(1);
+                (self.log)(&format!("context {}: is not shared: {error}", id.short()));
+            }
+        }
+    }
+
     /// What sessions are called whose text was read so.
     fn key(&self, prefill: PrefillMode) -> SessionKey {
         SessionKey { sparse: prefill.inexact(), ..self.key.clone() }
@@ -207,7 +346,7 @@ impl Library {
 
     /// A session that is there with as much stays.
     fn save<B: Backend>(
-        &self,
+        self: &Arc<Self>,
         files: &SessionFiles<B>,
         session: &mut Session<B>,
         document: &KeptText,
@@ -219,8 +358,11 @@ impl Library {
             Err(DocumentsError::InUse { .. }) => return Ok(()),
             begun => begun?,
         };
-        let before = building.before().map_or(0, |before| before.n_tokens);
-        if before >= session.tokens().len() {
+        if let Some(before) = building.before()
+            && before.n_tokens >= session.tokens().len()
+        {
+            // It may have been read before anything was shared.
+            self.send(document.id, before.clone());
             return Ok(());
         }
         let mut writer = building.writer()?;
@@ -240,7 +382,8 @@ impl Library {
             about: &self.about,
             preset: session.policy().preset.name(),
         };
-        building.commit(writer, &facts)?;
+        let saved = building.commit(writer, &facts)?;
+        self.send(document.id, saved.session);
         Ok(())
     }
 }

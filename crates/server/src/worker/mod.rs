@@ -9,6 +9,7 @@
 mod choice;
 mod disk;
 mod kept;
+mod lookup;
 mod pace;
 mod run;
 mod steps;
@@ -19,7 +20,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use longview_engine::{Draft, Engine, EngineError, Session, SessionStep, resolve_policy};
-use longview_library::documents::{Documents, Id};
+use longview_library::documents::Id;
 use longview_ops::Backend;
 use longview_scheduler::{SchedulerError, SpanMode};
 use pollster::block_on;
@@ -32,7 +33,7 @@ use self::pace::{Pace, whole};
 use self::run::{Phase, Run};
 use self::steps::{guarded, step};
 use crate::error::ApiError;
-use crate::job::{Event, Job, Message, OnDisk, Slots, Summary};
+use crate::job::{Event, Job, Message, Slots, Summary};
 use crate::keys::Scope;
 use crate::metrics::Metrics;
 use crate::offers::Offers;
@@ -77,18 +78,22 @@ struct Removal {
 }
 
 impl<B: Backend + 'static> Worker<B> {
-    /// A worker over an engine that was just loaded, with the library of each scope, if there are
-    /// any.
+    /// A worker over an engine that was just loaded, with the library of each scope and shared
+    /// storage as it sees it, if there are any.
     pub(crate) fn new(
         engine: Engine<B>,
         model: Facts,
         options: ServerOptions,
         metrics: Arc<Metrics>,
         inbox: Receiver<Message>,
-        libraries: Vec<Documents>,
+        kept: disk::Kept,
     ) -> Result<Self, ApiError> {
-        let libraries = (!libraries.is_empty()).then_some(libraries);
-        let disk = libraries.map(|libraries| Disk::new(libraries, &engine, &model)).transpose()?;
+        let kept = (!kept.0.is_empty()).then_some(kept);
+        let told = (&metrics, &options.log);
+        let (ctx_size, n_slots) = (model.ctx_size, options.n_slots);
+        metrics.kv_capacity.set(n_slots.saturating_mul(ctx_size));
+        metrics.kept_capacity.set((n_slots + options.max_kept).saturating_mul(ctx_size));
+        let disk = kept.map(|kept| Disk::new(kept, &engine, &model, told)).transpose()?;
         Ok(Self {
             engine,
             model,
@@ -143,9 +148,16 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     fn is_idle(&self) -> bool {
-        let is_disk_idle = self.disk.as_ref().is_none_or(Disk::is_idle);
+        let is_disk_idle = self.disk.as_ref().is_none_or(Disk::is_idle) && !self.is_sending();
         let is_lost = self.metrics.device_lost.get() > 0;
         self.runs.is_empty() && self.waiting.is_empty() && is_disk_idle && !is_lost
+    }
+
+    /// Whether a server that ends waits for what it sends to shared storage.
+    fn is_sending(&self) -> bool {
+        let may_wait =
+            self.draining.is_some_and(|since| since.elapsed() <= self.options.limits.drain);
+        may_wait && self.disk.as_ref().is_some_and(Disk::is_sending)
     }
 
     /// Opens a lost device again. What waits is served then.
@@ -373,49 +385,6 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(job.how.uses_known && !policy.residency.forgets())
     }
 
-    /// Whether a file is being opened that the request goes on from; it is looked for first.
-    fn waits_for_disk(&mut self, at: usize) -> bool {
-        let on_disk = match self.waiting[at].on_disk {
-            OnDisk::NotAsked => self.ask_disk(at),
-            known => Some(known),
-        };
-        let Some(on_disk) = on_disk else { return true };
-        let scope = self.waiting[at].scope;
-        let is_opening = |file| self.disk.as_ref().is_some_and(|disk| disk.is_opening(scope, file));
-        let waits = matches!(on_disk, OnDisk::Opening(file) if is_opening(file));
-        self.waiting[at].on_disk = if waits { on_disk } else { OnDisk::Done };
-        waits
-    }
-
-    /// Looks for a session on the disk, and lets it be opened. `None`: not now.
-    fn ask_disk(&mut self, at: usize) -> Option<OnDisk> {
-        let job = &self.waiting[at];
-        // A policy that cannot be had fails when it begins.
-        let may_use_known = self.may_use_known(job).unwrap_or(false);
-        let Some(disk) = self.disk.as_mut().filter(|_| may_use_known) else {
-            return Some(OnDisk::Done);
-        };
-        if !disk.can_open() {
-            return None;
-        }
-        let n_known = self.kept.nearest(job).1;
-        let (scope, prefill) = (job.scope, job.how.prefill);
-        let nearest = disk.nearest(job, n_known);
-        let Some(nearest) = nearest else { return Some(OnDisk::Done) };
-        let file = nearest.session.file;
-        if !disk.is_opening(scope, file) {
-            let files = self.engine.session_files().map_err(ApiError::from);
-            let files = files.map(|files| files.with_prefill(prefill));
-            let policy = &self.model.policy;
-            let begun = files.and_then(|files| disk.open(scope, files, policy, nearest));
-            if let Err(error) = begun {
-                (self.options.log)(&format!("a context is not opened: {}", error.json()));
-                return Some(OnDisk::Done);
-            }
-        }
-        Some(OnDisk::Opening(file))
-    }
-
     /// Takes what another part of the program has read.
     fn take_offers(&mut self) {
         if let Some((id, session)) = self.offers.take() {
@@ -434,6 +403,15 @@ impl<B: Backend + 'static> Worker<B> {
                 Done::Opened { document, session: Err(error), .. } => {
                     let line = format!("context {}: is not opened: {error}", document.short());
                     (self.options.log)(&line);
+                }
+                Done::Fetched { scope, session: Ok(Some((document, session))), .. } => {
+                    self.metrics.shared_fetched.add(1);
+                    self.kept.keep(scope, *session, Some(document));
+                }
+                Done::Fetched { session: Ok(None), .. } => self.metrics.shared_missed.add(1),
+                Done::Fetched { session: Err(error), .. } => {
+                    self.metrics.shared_missed.add(1);
+                    (self.options.log)(&format!("a context is read, not fetched: {error}"));
                 }
                 Done::Saved { session, waiter, result } => {
                     let scope = waiter.job.scope;
@@ -736,7 +714,9 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     fn count(&self) {
-        let slots = self.runs.iter().map(Run::slot).collect();
+        let slots: Vec<_> = self.runs.iter().map(Run::slot).collect();
+        let n_tokens = slots.iter().map(|slot| slot.n_cached + slot.n_read + slot.n_decoded).sum();
+        self.metrics.kv_tokens.set(n_tokens);
         *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
         self.metrics.waiting.set(self.waiting.len());
         self.metrics.running.set(self.runs.len());

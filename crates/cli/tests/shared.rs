@@ -1,0 +1,356 @@
+//! Machines that share documents through a real S3 server: the command line, two servers, and two
+//! servers behind nginx, of which one is killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use longview_object_server::{BUCKET, Fault, ObjectServer, Proxy};
+use serde_json::{Value, json};
+
+use crate::support::{TempFolder, command};
+
+const KEY: &str = "the key of all machines of a test";
+
+/// `longview` with these words on a machine whose library is `library`.
+fn machine(storage: std::net::SocketAddr, words: &[&str]) -> Command {
+    let mut command = command(words);
+    command.envs(ObjectServer::environment(storage));
+    command.env("LONGVIEW_SHARE", format!("s3://{BUCKET}/team")).env("LONGVIEW_SHARE_KEY", KEY);
+    command
+}
+
+/// A server that is killed when the test is done with it.
+struct Serving {
+    child: Child,
+    address: String,
+    _said: thread::JoinHandle<()>,
+}
+
+impl Serving {
+    fn start(storage: std::net::SocketAddr, library: &str, more: &[&str]) -> Self {
+        let words =
+            ["serve", "--device", "cpu", "--port", "0", "--ctx-size", "4096", "--library", library];
+        let mut child = machine(storage, &[&words[..], more].concat()).spawn().unwrap();
+        let mut err = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("http://") {
+            line.clear();
+            assert!(err.read_line(&mut line).unwrap() > 0, "it ended");
+        }
+        let address = line.split_once("http://").unwrap().1.split_once('/').unwrap().0.to_owned();
+        let _said = thread::spawn(move || {
+            let _ = std::io::copy(&mut err, &mut std::io::sink());
+        });
+        let serving = Self { child, address, _said };
+        while ask(&serving.address, "GET", "/health", &[], "").0 != 200 {
+            thread::sleep(Duration::from_millis(10));
+        }
+        serving
+    }
+
+    fn metric(&self, name: &str) -> f64 {
+        let page = ask(&self.address, "GET", "/metrics", &[("x-api-key", "one")], "").1;
+        let value = page.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        value.unwrap_or_else(|| panic!("{name}: {page}")).parse().unwrap()
+    }
+
+    fn wait_for(&self, name: &str, value: f64) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while self.metric(name) != value {
+            assert!(Instant::now() < end, "{name} becomes {value}, not {}", self.metric(name));
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+type Headers<'a> = &'a [(&'a str, &'a str)];
+
+fn send(address: &str, method: &str, path: &str, headers: Headers<'_>, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    for (name, value) in headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += &format!("content-length: {}\r\n\r\n", body.len());
+    stream.write_all((head + body).as_bytes()).unwrap();
+    stream
+}
+
+fn ask(address: &str, method: &str, path: &str, headers: Headers<'_>, body: &str) -> (u16, String) {
+    let mut answer = String::new();
+    send(address, method, path, headers, body).read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn post(address: &str, path: &str, headers: Headers<'_>, body: &Value) -> Value {
+    let (status, body) = ask(address, "POST", path, headers, &body.to_string());
+    assert_eq!(status, 200, "{body}");
+    // What nginx passes on in chunks stands between their lengths.
+    let body = body.find('{').zip(body.rfind('}')).map(|(at, end)| &body[at..=end]).unwrap();
+    serde_json::from_str(body).unwrap()
+}
+
+/// A text of more than a thousand tokens, with a fact in it.
+fn text(i: usize) -> String {
+    let sentence = |n: usize| format!(" Guest {n} of house {i} came at noon and left again.");
+    let guests = |range: std::ops::Range<usize>| range.map(sentence).collect::<String>();
+    format!("{} The pass key is 48213.{}", guests(0..50), guests(50..90))
+}
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn question(id: &Value) -> Value {
+    let messages = json!([{ "role": "user", "content": "The pass key is" }]);
+    json!({ "context_id": id, "messages": messages, "max_tokens": 6 })
+}
+
+fn cached(answer: &Value) -> u64 {
+    answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+}
+
+#[test]
+fn the_command_line_opens_what_another_machine_built() {
+    let (storage, folder) = (ObjectServer::start().unwrap(), TempFolder::new());
+    let file = folder.write("book.txt", text(1));
+    let (a, b) = (folder.file("a"), folder.file("b"));
+    let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
+    let run = |words: &[&str]| {
+        let done = machine(storage.address(), words).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        (done.status.code(), String::from_utf8(done.stdout).unwrap(), said)
+    };
+    let device = ["--device", "cpu"];
+    let build = ["kv", "--library", a, "build", file.to_str().unwrap(), "-m", "needle"];
+    let (code, _, said) = run(&[&build[..], &device].concat());
+    assert!(code == Some(0) && said.contains(" shared in "), "{said}");
+    let (code, answer, said) =
+        run(&[&["kv", "--library", b, "open", "book", "The pass key is", "-n", "8"][..], &device]
+            .concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("tokens came from shared storage"), "{said}");
+    assert!(!said.contains("is read now"), "{said}");
+    assert!(!answer.trim().is_empty(), "{answer}");
+    // Gone for who does not have it yet.
+    assert_eq!(run(&["kv", "--library", a, "rm", "book"]).0, Some(0));
+    let c = folder.file("c");
+    let (code, _, said) = run(&["kv", "--library", c.to_str().unwrap(), "open", "book", "x"]);
+    assert!(code == Some(1) && said.contains("no such document"), "{said}");
+    // A storage that refuses is a warning; what is here is asked.
+    storage.set_expired(true);
+    let (code, _, said) =
+        run(&[&["kv", "--library", b, "open", "book", "The pass key is"][..], &device].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let rest = ["kv", "--library", a, "build", file.to_str().unwrap(), "-m", "needle"];
+    let (code, _, said) = run(&[&rest[..], &device].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("not shared") && said.contains("expired"), "{said}");
+}
+
+#[test]
+fn what_one_server_built_another_answers_without_reading() {
+    let (storage, folder) = (ObjectServer::start().unwrap(), TempFolder::new());
+    let network = Proxy::to(storage.address()).unwrap();
+    let keys = folder.write("keys", "alice:one\nbob:two\n");
+    let more = ["--api-key-file", keys.to_str().unwrap()];
+    let library = |name: &str| folder.file(name).to_str().unwrap().to_owned();
+    let a = Serving::start(storage.address(), &library("a"), &more);
+    let b = Serving::start(network.address(), &library("b"), &more);
+    let (alice, bob) = ([("x-api-key", "one")], [("x-api-key", "two")]);
+
+    let text = text(2);
+    let built = post(&a.address, "/v1/contexts", &alice, &json!({ "text": text, "name": "t" }));
+    let (id, n_tokens) = (&built["id"], built["n_tokens"].as_u64().unwrap());
+    a.wait_for("longview:shared_sent_total", 1.0);
+    let here = post(&a.address, CHAT, &alice, &question(id));
+
+    let there = post(&b.address, CHAT, &alice, &question(id));
+    assert!(cached(&there) >= n_tokens - 1, "{there}");
+    assert_eq!(there["choices"], here["choices"]);
+    assert_eq!(b.metric("longview:shared_fetched_total"), 1.0);
+    assert!(b.metric("llamacpp:prompt_tokens_total") < 20.0);
+    // Its library has it now.
+    let end = Instant::now() + Duration::from_secs(20);
+    while !ask(&b.address, "GET", "/v1/contexts/t", &alice, "").1.contains("\"n_tokens\"") {
+        assert!(Instant::now() < end, "it is kept");
+        thread::sleep(Duration::from_millis(10));
+    }
+    // Another key knows neither the context nor what was read.
+    let refused = ask(&b.address, "POST", CHAT, &bob, &question(id).to_string());
+    assert!(refused.0 == 404 && refused.1.contains("context_not_found"), "{refused:?}");
+    let again = json!({ "text": text });
+    assert_eq!(cached(&post(&b.address, "/v1/contexts", &bob, &again)), 0);
+    assert!(cached(&post(&b.address, "/v1/contexts", &alice, &again)) >= n_tokens - 1);
+
+    // A storage that does not answer costs the answer nothing but the reading.
+    network.set(Fault::Closed);
+    let start = Instant::now();
+    let other = json!({ "text": self::text(3) });
+    // (But for what both texts begin with.)
+    assert!(cached(&post(&b.address, "/v1/contexts", &alice, &other)) < 20);
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    network.set(Fault::None);
+
+    // Removed at one, it is gone from what is shared.
+    let path = format!("/v1/contexts/{}", id.as_str().unwrap());
+    assert_eq!(ask(&a.address, "DELETE", &path, &alice, "").0, 200);
+    assert_eq!(ask(&a.address, "GET", &path, &alice, "").0, 404);
+    assert_eq!(a.metric("vllm:num_requests_running"), 0.0);
+    assert_eq!(a.metric("vllm:kv_cache_usage_perc"), 0.0);
+}
+
+/// nginx over two servers: one port takes turns, the other goes by the header `x-document`.
+struct Nginx {
+    child: Child,
+    in_turns: String,
+    sticky: String,
+}
+
+impl Nginx {
+    /// `None` where there is no nginx, which CI does not allow.
+    fn start(folder: &TempFolder, servers: [&Serving; 2]) -> Option<Self> {
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        let paths = std::env::split_paths(&paths).chain([PathBuf::from("/usr/sbin")]);
+        let Some(program) = paths.map(|path| path.join("nginx")).find(|path| path.is_file()) else {
+            assert!(std::env::var_os("REQUIRE_NGINX").is_none(), "there is no nginx");
+            // Not `eprintln`, which tests that pass keep for themselves.
+            let _ =
+                writeln!(std::io::stderr(), "NOT RUN: two servers behind nginx: it is not here");
+            return None;
+        };
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let (in_turns, sticky) = (free(), free());
+        let [a, b] = servers.map(|serving| &serving.address);
+        let file = folder.write(
+            "nginx.conf",
+            include_str!("../../../packaging/nginx.conf")
+                .replace("10.0.0.1:8080", a)
+                .replace("10.0.0.2:8080", b)
+                .replace("listen 80;", &format!("listen {in_turns};"))
+                .replace("listen 81;", &format!("listen {sticky};"))
+                .replace("# For a test: ", ""),
+        );
+        let child = Command::new(program)
+            .arg("-p")
+            .arg(folder.path())
+            .arg("-c")
+            .arg(file)
+            .arg("-e")
+            .arg(folder.file("error.log"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(&sticky).is_err() {
+            let log = || fs::read_to_string(folder.file("error.log")).unwrap_or_default();
+            assert!(Instant::now() < end, "nginx listens: {}", log());
+            thread::sleep(Duration::from_millis(10));
+        }
+        Some(Self { child, in_turns, sticky })
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn two_servers_behind_nginx_of_which_one_is_killed() {
+    let (storage, folder) = (ObjectServer::start().unwrap(), TempFolder::new());
+    let library = |name: &str| folder.file(name).to_str().unwrap().to_owned();
+    let servers = ["a", "b"].map(|name| Serving::start(storage.address(), &library(name), &[]));
+    let [a, b] = &servers;
+    let Some(nginx) = Nginx::start(&folder, [a, b]) else { return };
+    let n_sent = || servers.iter().map(|s| s.metric("longview:shared_sent_total")).sum::<f64>();
+    let wait_for_sent = |n: f64| {
+        let end = Instant::now() + Duration::from_secs(30);
+        while n_sent() < n {
+            assert!(Instant::now() < end, "it is shared");
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let n_requests = || servers.each_ref().map(|s| s.metric("longview:requests_total"));
+
+    // Not sticky: whichever server is asked, the document is read once.
+    let built = post(&nginx.in_turns, "/v1/contexts", &[], &json!({ "text": text(4) }));
+    wait_for_sent(1.0);
+    let answers: Vec<Value> =
+        (0..4).map(|_| post(&nginx.in_turns, CHAT, &[], &question(&built["id"]))).collect();
+    for answer in &answers {
+        assert!(cached(answer) >= built["n_tokens"].as_u64().unwrap() - 1, "{answer}");
+        assert_eq!(answer["choices"], answers[0]["choices"]);
+    }
+    assert!(n_requests().iter().all(|n| *n >= 2.0), "{:?}", n_requests());
+
+    // Sticky: all requests with one header go to one server.
+    let before = n_requests();
+    let document = [("x-document", "the fifth text")];
+    let built = post(&nginx.sticky, "/v1/contexts", &document, &json!({ "text": text(5) }));
+    wait_for_sent(2.0);
+    for _ in 0..2 {
+        let answer = post(&nginx.sticky, CHAT, &document, &question(&built["id"]));
+        assert!(cached(&answer) >= built["n_tokens"].as_u64().unwrap() - 1, "{answer}");
+    }
+    let after = n_requests();
+    let n_asked = [after[0] - before[0], after[1] - before[1]];
+    assert!(n_asked == [3.0, 0.0] || n_asked == [0.0, 3.0], "{n_asked:?}");
+    let [mut a, mut b] = servers;
+    let (killed, other) = if n_asked[0] > 0.0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+
+    // Killed while it streams: the stream breaks off, and does not look as if it had ended.
+    let stream_of = |n: usize| {
+        let mut body = question(&built["id"]);
+        body["max_tokens"] = json!(n);
+        (body["ignore_eos"], body["stream"]) = (json!(true), json!(true));
+        body.to_string()
+    };
+    let mut stream = BufReader::new(send(&nginx.sticky, "POST", CHAT, &document, &stream_of(2000)));
+    let mut line = String::new();
+    while !line.starts_with("data: ") {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "it streams");
+    }
+    killed.child.kill().unwrap();
+    let mut rest = Vec::new();
+    // nginx may reset the connection.
+    let _ = stream.read_to_end(&mut rest);
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(!rest.contains("[DONE]") && !rest.contains("finish_reason\":\"length"), "{rest}");
+    assert!(!rest.ends_with("\r\n0\r\n\r\n"), "the body is not complete: {rest}");
+
+    // The same request again goes to the other server, which has not read the document either.
+    let fetched = other.metric("longview:shared_fetched_total");
+    let read = other.metric("llamacpp:prompt_tokens_total");
+    let short = question(&built["id"]);
+    let answer = post(&nginx.sticky, CHAT, &document, &short);
+    assert!(cached(&answer) >= built["n_tokens"].as_u64().unwrap() - 1, "{answer}");
+    assert_eq!(other.metric("longview:shared_fetched_total"), fetched + 1.0);
+    assert!(other.metric("llamacpp:prompt_tokens_total") - read < 20.0);
+
+    // Told to end, a server completes what it streams.
+    let mut stream = send(&nginx.in_turns, "POST", CHAT, &[], &stream_of(200));
+    let mut first = [0; 400];
+    let n = stream.read(&mut first).unwrap();
+    let pid = other.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let mut all = String::from_utf8_lossy(&first[..n]).into_owned();
+    stream.read_to_string(&mut all).unwrap();
+    assert!(all.contains("\"finish_reason\":\"length\"") && all.contains("[DONE]"), "{all}");
+}
