@@ -65,7 +65,7 @@ impl Metrics {
         };
         let steps = self.decode_steps.get().max(1);
         let whole = |count: &Count| count.get() as f64;
-        let rows: [(&str, &str, &str, f64); 24] = [
+        let rows: [(&str, &str, &str, f64); 20] = [
             (
                 "llamacpp:prompt_tokens_total",
                 COUNTER,
@@ -154,6 +154,25 @@ impl Metrics {
                 whole(&self.restored),
             ),
             (
+                "longview:device_lost",
+                GAUGE,
+                "1 while a lost device is opened again.",
+                whole(&self.device_lost),
+            ),
+            ("longview:contexts_kept", GAUGE, "Contexts in memory.", whole(&self.kept)),
+            ("longview:contexts_kept_tokens", GAUGE, "Their tokens.", whole(&self.kept_tokens)),
+        ];
+        let mut text = lines(&rows);
+        self.of_sharing(&mut text);
+        self.for_gateways(&mut text);
+        text
+    }
+
+    /// What went to shared storage and came from there.
+    fn of_sharing(&self, text: &mut String) {
+        let whole = |count: &Count| count.get() as f64;
+        *text += &lines(&[
+            (
                 "longview:shared_fetched_total",
                 COUNTER,
                 "Sessions that came from shared storage.",
@@ -177,18 +196,7 @@ impl Metrics {
                 "Sessions that could not be copied there.",
                 whole(&self.shared_failed),
             ),
-            (
-                "longview:device_lost",
-                GAUGE,
-                "1 while a lost device is opened again.",
-                whole(&self.device_lost),
-            ),
-            ("longview:contexts_kept", GAUGE, "Contexts in memory.", whole(&self.kept)),
-            ("longview:contexts_kept_tokens", GAUGE, "Their tokens.", whole(&self.kept_tokens)),
-        ];
-        let mut text = lines(&rows);
-        self.for_gateways(&mut text);
-        text
+        ]);
     }
 
     /// What gateways choose a server by.
