@@ -65,9 +65,7 @@ impl Metrics {
         };
         let steps = self.decode_steps.get().max(1);
         let whole = |count: &Count| count.get() as f64;
-        // What is kept goes when its room is needed: to a gateway it is free, as it is with vLLM.
-        let kv_usage = (whole(&self.kv_tokens) / whole(&self.kv_capacity).max(1.0)).min(1.0);
-        let rows: [(&str, &str, &str, f64); 28] = [
+        let rows: [(&str, &str, &str, f64); 20] = [
             (
                 "llamacpp:prompt_tokens_total",
                 COUNTER,
@@ -113,10 +111,6 @@ impl Metrics {
             ),
             ("llamacpp:requests_processing", GAUGE, "Requests that run.", whole(&self.running)),
             ("llamacpp:requests_deferred", GAUGE, "Requests that wait.", whole(&self.waiting)),
-            (WAITING, GAUGE, "Requests that wait, as gateways read it.", whole(&self.waiting)),
-            (RUNNING, GAUGE, "Requests that run, as gateways read it.", whole(&self.running)),
-            (KV_USAGE, GAUGE, "KV rows of what runs, of all that may; 1 is all.", kv_usage),
-            (OLD_KV_USAGE, GAUGE, "The same, under its older name.", kv_usage),
             (
                 "longview:cached_tokens_total",
                 COUNTER,
@@ -160,6 +154,25 @@ impl Metrics {
                 whole(&self.restored),
             ),
             (
+                "longview:device_lost",
+                GAUGE,
+                "1 while a lost device is opened again.",
+                whole(&self.device_lost),
+            ),
+            ("longview:contexts_kept", GAUGE, "Contexts in memory.", whole(&self.kept)),
+            ("longview:contexts_kept_tokens", GAUGE, "Their tokens.", whole(&self.kept_tokens)),
+        ];
+        let mut text = lines(&rows);
+        self.of_sharing(&mut text);
+        self.for_gateways(&mut text);
+        text
+    }
+
+    /// What went to shared storage and came from there.
+    fn of_sharing(&self, text: &mut String) {
+        let whole = |count: &Count| count.get() as f64;
+        *text += &lines(&[
+            (
                 "longview:shared_fetched_total",
                 COUNTER,
                 "Sessions that came from shared storage.",
@@ -183,32 +196,41 @@ impl Metrics {
                 "Sessions that could not be copied there.",
                 whole(&self.shared_failed),
             ),
-            (
-                "longview:device_lost",
-                GAUGE,
-                "1 while a lost device is opened again.",
-                whole(&self.device_lost),
-            ),
-            ("longview:contexts_kept", GAUGE, "Contexts in memory.", whole(&self.kept)),
-            ("longview:contexts_kept_tokens", GAUGE, "Their tokens.", whole(&self.kept_tokens)),
-        ];
-        let mut text = String::new();
-        for (name, kind, help, value) in rows {
-            // Writing to a text does not fail.
-            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
-        }
+        ]);
+    }
+
+    /// What gateways choose a server by.
+    fn for_gateways(&self, text: &mut String) {
+        let whole = |count: &Count| count.get() as f64;
+        // What is kept goes when its room is needed: to a gateway it is free, as it is with vLLM.
+        let kv_usage = (whole(&self.kv_tokens) / whole(&self.kv_capacity).max(1.0)).min(1.0);
+        *text += &lines(&[
+            (WAITING, GAUGE, "Requests that wait, as gateways read it.", whole(&self.waiting)),
+            (RUNNING, GAUGE, "Requests that run, as gateways read it.", whole(&self.running)),
+            (KV_USAGE, GAUGE, "KV rows of what runs, of all that may; 1 is all.", kv_usage),
+            (OLD_KV_USAGE, GAUGE, "The same, under its older name.", kv_usage),
+        ]);
         let n_blocks = self.kept_capacity.get() / PREFIX_BLOCK;
         let _ = write!(
             text,
-            "# HELP {CACHE} Room for prompts' beginnings, in blocks of tokens.\n# TYPE {CACHE} gauge\n\
+            "# HELP {CACHE} Room for beginnings, in blocks of tokens.\n# TYPE {CACHE} gauge\n\
              {CACHE}{{block_size=\"{PREFIX_BLOCK}\",num_gpu_blocks=\"{n_blocks}\"}} 1\n"
         );
-        text
     }
 }
 
-/// What the endpoint picker of the Gateway API Inference Extension (llm-d's) reads, by vLLM's names,
-/// which are its defaults. vLLM called the third one otherwise until version 0.10.
+/// Each with its name, kind, help and value.
+fn lines(rows: &[(&str, &str, &str, f64)]) -> String {
+    let mut text = String::new();
+    for (name, kind, help, value) in rows {
+        // Writing to a text does not fail.
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
+    }
+    text
+}
+
+/// What the endpoint picker of the Gateway API Inference Extension (llm-d's) reads, by the names
+/// that vLLM has for it, which are its defaults. The last one is what vLLM called it before.
 const WAITING: &str = "vllm:num_requests_waiting";
 const RUNNING: &str = "vllm:num_requests_running";
 const KV_USAGE: &str = "vllm:kv_cache_usage_perc";

@@ -51,8 +51,8 @@ impl From<object_store::Error> for ShareError {
     }
 }
 
-/// The whole chain in one line: what is of use (a refused connection, expired credentials) stands at
-/// its end.
+/// The whole chain in one line: what is of use (a refused connection, expired credentials) stands
+/// at its end.
 fn reason(error: &object_store::Error) -> String {
     let mut text = error.to_string();
     let mut next = std::error::Error::source(error);

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::de::DeserializeOwned;
 
-use super::Share;
 use super::error::ShareError;
 use super::record::{DocumentRecord, NameRecord, SessionRecord, VERSION};
+use super::share::Share;
 use super::storage::Storage;
 use crate::documents::{
     BLOCK, Chain, Document, Documents, DocumentsError, Id, NewDocument, SessionKey,

@@ -11,10 +11,10 @@ use std::thread;
 
 use longview_core::RangeSource;
 
-use super::Share;
 use super::error::ShareError;
 use super::find::SharedSession;
 use super::record::SessionRecord;
+use super::share::Share;
 use crate::documents::{Documents, Id, Part, Received, Saved};
 
 /// Parts that come at the same time.

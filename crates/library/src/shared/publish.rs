@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::Share;
 use super::error::ShareError;
 use super::find::in_parallel;
 use super::record::{DocumentRecord, NameRecord, SessionRecord, VERSION};
+use super::share::Share;
 use crate::documents::{Document, Documents, DocumentsError, Id, SessionEntry, now_unix_s};
 
 /// Parts that are sent at the same time.

@@ -9,9 +9,10 @@
 //! v1/SCOPE/parts/D/U/0 1 2 ...          its bytes
 //! ```
 //!
-//! D stands for a document. I stands for model, type of rows and the first block of tokens, so a prompt finds all sessions
-//! that may begin like it with one list. S stands for document and way of reading: two machines
-//! that read the same write to the same name. U is another one for each upload.
+//! D stands for a document. I stands for model, type of rows and the first block of tokens, so a
+//! prompt finds all sessions that may begin like it with one list. S stands for document and way of
+//! reading: two machines that read the same write to the same name. U is another one for each
+//! upload.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! Where a prompt that waits is looked for before it is read: in the storage that servers share, then
-//! among the files of the library. Both take their time on other threads (`disk`).
+//! Where a prompt that waits is looked for before it is read: in the storage that servers share,
+//! then among the files of the library. Both take their time on other threads (`disk`).
 
 use longview_ops::Backend;
 
