@@ -35,7 +35,7 @@ pub use error::EngineError;
 pub use fingerprint::{fingerprint, fingerprint_digest};
 pub use fit::Fit;
 pub use generate::{FinishReason, Generation, GenerationParams};
-pub use longview_scheduler::{BlockCounts, MAX_CONTEXT, PrefillMode};
+pub use longview_scheduler::{BlockCounts, MAX_CONTEXT, PrefillMode, PromptEnd};
 pub use memory::{Memory, MemoryPlace, MemoryPlan, Shortage};
 pub use options::{CancelToken, EngineOptions, RopeOverride};
 pub use plan::MAX_CHUNK_SIZE;

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use longview_ops::Backend;
-use longview_scheduler::SpanMode;
+use longview_scheduler::{PromptEnd, SpanMode};
 use smallvec::SmallVec;
 
 use crate::engine::Engine;
@@ -129,6 +129,40 @@ impl<B: Backend> Engine<B> {
         self.revive().await?;
         session.restore_on(&self.backend).await?;
         Ok(session.sequence.finish_prefill().await?)
+    }
+
+    /// A piece of [`Engine::finish_prefill`], so that others have their steps in between: call it
+    /// until it is done. What is made does not depend on that, to the bit. Where `may_wait` a piece
+    /// lasts until a clustering of a layer is done that runs beside it; otherwise it never waits,
+    /// and [`PromptEnd::Waits`] says that it would have to. A session that is cancelled, or left,
+    /// between two pieces keeps its tokens.
+    ///
+    /// # Errors
+    /// As there; the next call goes on.
+    pub async fn finish_prefill_piece(
+        &mut self,
+        session: &mut Session<B>,
+        may_wait: bool,
+    ) -> Result<PromptEnd, EngineError> {
+        self.revive().await?;
+        session.restore_on(&self.backend).await?;
+        Ok(session.sequence.finish_prefill_piece(may_wait).await?)
+    }
+
+    /// Whether a chunk of `n` more tokens of a prompt can be computed without waiting for a
+    /// clustering that runs beside it. Where no thread makes them, a piece of one is made here
+    /// first: call it again until it says so. A chunk may be computed before that all the same.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub async fn prepare_chunk(
+        &mut self,
+        session: &mut Session<B>,
+        n: usize,
+    ) -> Result<bool, EngineError> {
+        self.revive().await?;
+        session.restore_on(&self.backend).await?;
+        Ok(session.sequence.prepare_chunk(n).await?)
     }
 
     /// Computes tokens one at a time through the policy: a question that only sees what is

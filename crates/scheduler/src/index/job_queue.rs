@@ -95,6 +95,22 @@ impl<J, D> JobQueue<J, D> {
         }
     }
 
+    /// Whether [`JobQueue::take`] of `key` would find a job that is not done, and wait for it or
+    /// hand it back.
+    pub(crate) fn is_pending(&self, key: usize) -> bool {
+        let state = self.lock();
+        let is_waiting = || state.waiting.iter().any(|(of, _)| *of == key);
+        !state.worker_ended
+            && state.done.iter().all(|(of, _)| *of != key)
+            && (state.running == Some(key) || is_waiting())
+    }
+
+    /// Puts back a job that [`JobQueue::take`] handed out last: it is the oldest of its key again.
+    pub(crate) fn put_back(&self, key: usize, job: J) {
+        self.lock().waiting.push_front((key, job));
+        self.changed.notify_all();
+    }
+
     /// For the worker: the next job, waited for; `None` once the owner has called
     /// [`JobQueue::stop`], whatever still waits.
     pub(crate) fn next_job(&self) -> Option<J> {
@@ -173,6 +189,20 @@ mod tests {
         assert_eq!(queue.take(0), Ok(Taken::Waiting(3)));
         assert_eq!(queue.take(0), Ok(Taken::Nothing));
         assert_eq!(queue.take(1), Ok(Taken::Waiting(2)));
+    }
+
+    #[test]
+    fn a_job_is_pending_until_it_is_done_and_again_when_it_is_put_back() {
+        let queue = filled(&[(0, 1), (1, 2), (0, 3)]);
+        assert!(queue.is_pending(0) && queue.is_pending(1) && !queue.is_pending(2));
+        assert_eq!(queue.take(0), Ok(Taken::Waiting(1)));
+        queue.put_back(0, 1);
+        assert_eq!(queue.next_job(), Some(1), "it is the oldest again");
+        assert!(queue.is_pending(0), "it runs");
+        queue.finish(10);
+        assert!(!queue.is_pending(0), "the oldest is done");
+        assert_eq!(queue.take(0), Ok(Taken::Done(10)));
+        assert!(queue.is_pending(0), "the next one is not");
     }
 
     #[test]

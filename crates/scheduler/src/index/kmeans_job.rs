@@ -99,9 +99,23 @@ pub struct ClusterJob<B: Backend> {
     pub stop: Option<Arc<AtomicBool>>,
     /// Whether it was ended so: there are no clusters then.
     pub was_stopped: bool,
+    stage: Stage,
     buffers: Option<JobBuffers<B>>,
     host: HostScratch,
     capacity: usize,
+}
+
+/// How far a job is: what its next piece begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing is done.
+    Keys,
+    /// Clusters: an iteration, after those that [`ClusterJob::iterations_run`] says.
+    Iterating,
+    /// Clusters: the labels are final.
+    Labelled,
+    /// The result is there, or there will be none.
+    Done,
 }
 
 /// Where a job's keys are.
@@ -152,6 +166,7 @@ impl<B: Backend> ClusterJob<B> {
             stop: None,
             was_stopped: false,
             iterations_run: 0,
+            stage: Stage::Keys,
             buffers: None,
             host: HostScratch::default(),
             capacity: 0,
@@ -166,6 +181,7 @@ impl<B: Backend> ClusterJob<B> {
         let room = task.room();
         self.task = task;
         (self.stop, self.was_stopped) = (None, false);
+        (self.stage, self.iterations_run) = (Stage::Keys, 0);
         self.capacity = self.capacity.max(n_points);
         self.keys = Ok(Keys::Host);
         self.heads.resize(n_kv_heads, HeadClusters::default());
@@ -285,26 +301,58 @@ impl<B: Backend> ClusterJob<B> {
         if self.was_stopped { Err(SchedulerError::Stopped) } else { Ok(()) }
     }
 
-    /// Clusters the points; the result is in `heads`.
+    /// Clusters the points; the result is in `heads`. A job of which pieces were run goes on there.
     pub async fn run(&mut self, backend: &B) -> OpResult<()> {
-        let mut buffers = self.take_buffers(backend)?;
-        let result = self.run_in(backend, &mut buffers).await;
-        self.buffers = Some(buffers);
-        result
+        while !self.run_piece(backend).await? {}
+        Ok(())
     }
 
-    async fn run_in(&mut self, backend: &B, b: &mut JobBuffers<B>) -> OpResult<()> {
-        let mut n_clusters = self.task.n_clusters;
+    /// A piece of [`ClusterJob::run`]: an iteration of the k-means of all heads, what comes before
+    /// the first one or after the last; blocks and tokens are of one piece. Returns whether it was
+    /// the last piece.
+    ///
+    /// # Errors
+    /// If the device fails: the job is of no use then.
+    pub async fn run_piece(&mut self, backend: &B) -> OpResult<bool> {
+        if self.stage == Stage::Done {
+            return Ok(true);
+        }
+        let mut buffers = self.take_buffers(backend)?;
+        let result = self.piece_in(backend, &mut buffers).await;
+        self.buffers = Some(buffers);
+        self.stage = result?;
+        Ok(self.stage == Stage::Done)
+    }
+
+    /// Returns the stage after it.
+    async fn piece_in(&mut self, backend: &B, b: &mut JobBuffers<B>) -> OpResult<Stage> {
+        match self.stage {
+            Stage::Keys => self.begin(backend, b).await,
+            Stage::Iterating => self.iterate(backend, b).await,
+            Stage::Labelled => {
+                self.end(backend, b).await?;
+                Ok(Stage::Done)
+            }
+            Stage::Done => Ok(Stage::Done),
+        }
+    }
+
+    async fn begin(&mut self, backend: &B, b: &mut JobBuffers<B>) -> OpResult<Stage> {
         match std::mem::replace(&mut self.keys, Ok(Keys::Host))? {
             Keys::Host => self.upload_keys(backend, b)?,
             Keys::Device(None) => {}
             Keys::Device(Some(other)) => backend.after(&other)?,
         }
         match self.task.kind {
-            TaskKind::Clusters => {}
+            TaskKind::Clusters => {
+                self.host.labels.clear();
+                self.host.labels.resize(self.task.n_kv_heads * self.task.n_points, u32::MAX);
+                self.upload_labels(backend, b)?;
+                return Ok(Stage::Iterating);
+            }
             TaskKind::Blocks(blocks) => {
                 self.reduce(backend, b, blocks)?;
-                return self.take_landmarks(backend, b, blocks.block).await;
+                self.take_landmarks(backend, b, blocks.block).await?;
             }
             TaskKind::Tokens(_) if !self.landmarks.is_empty() => {
                 let len = self.landmarks.len() / self.task.n_kv_heads;
@@ -312,20 +360,18 @@ impl<B: Backend> ClusterJob<B> {
                     head.centroids.extend_from_slice(own);
                     head.sizes.resize(self.task.n_points, 1);
                 }
-                return Ok(());
             }
             TaskKind::Tokens(rank) => {
                 self.project(backend, b, rank)?;
-                return self.take_landmarks(backend, b, 1).await;
+                self.take_landmarks(backend, b, 1).await?;
             }
         }
-        self.host.labels.clear();
-        self.host.labels.resize(self.task.n_kv_heads * self.task.n_points, u32::MAX);
-        self.upload_labels(backend, b)?;
-        self.lloyd(backend, b, n_clusters).await?;
-        if self.was_stopped {
-            return Ok(());
-        }
+        Ok(Stage::Done)
+    }
+
+    /// Splits what is too large, and brings the clusters to the host.
+    async fn end(&mut self, backend: &B, b: &mut JobBuffers<B>) -> OpResult<()> {
+        let mut n_clusters = self.task.n_clusters;
         if let Some(more) = self.split_oversized(n_clusters) {
             n_clusters = more;
             self.upload_labels(backend, b)?;
@@ -433,34 +479,26 @@ impl<B: Backend> ClusterJob<B> {
         )
     }
 
-    /// Lloyd's iterations until no label changes, ending with means of the final members.
-    async fn lloyd(
-        &mut self,
-        backend: &B,
-        b: &mut JobBuffers<B>,
-        n_clusters: usize,
-    ) -> OpResult<()> {
-        let mut iteration = 0;
-        loop {
-            if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-                self.was_stopped = true;
-                return Ok(());
-            }
-            self.assign(backend, b, n_clusters)?;
-            self.update(backend, b, n_clusters)?;
-            iteration += 1;
-            if iteration >= self.task.iterations || !self.any_changed(backend, b).await? {
-                break;
-            }
+    /// One of Lloyd's iterations, until no label changes, ending with means of the final members.
+    async fn iterate(&mut self, backend: &B, b: &mut JobBuffers<B>) -> OpResult<Stage> {
+        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            self.was_stopped = true;
+            return Ok(Stage::Done);
         }
-        self.iterations_run = iteration;
+        let n_clusters = self.task.n_clusters;
+        self.assign(backend, b, n_clusters)?;
+        self.update(backend, b, n_clusters)?;
+        self.iterations_run += 1;
+        if self.iterations_run < self.task.iterations && self.any_changed(backend, b).await? {
+            return Ok(Stage::Iterating);
+        }
         let labels = View::part(&b.labels, 0, self.host.labels.len());
         backend.read(labels, bytemuck::cast_slice_mut(&mut self.host.labels)).await?;
         let n = self.task.n_kv_heads * n_clusters;
         self.host.counts.resize(n, 0);
-        backend
-            .read(View::part(&b.counts, 0, n), bytemuck::cast_slice_mut(&mut self.host.counts))
-            .await
+        let counts = bytemuck::cast_slice_mut(&mut self.host.counts);
+        backend.read(View::part(&b.counts, 0, n), counts).await?;
+        Ok(Stage::Labelled)
     }
 
     async fn any_changed(&mut self, backend: &B, b: &mut JobBuffers<B>) -> OpResult<bool> {

@@ -68,6 +68,28 @@ impl<B: Backend> ClusterWorker<B> {
         }
     }
 
+    /// Whether a thread works on jobs beside the caller.
+    pub fn has_thread(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// Whether [`ClusterWorker::take`] has the oldest job of `layer`, if there is one, without
+    /// computing or waiting. Where there is no thread that works on it a piece of it is computed
+    /// here first.
+    ///
+    /// # Errors
+    /// As there, and the job is gone then.
+    pub async fn advance(&self, backend: &B, layer: LayerId) -> OpResult<bool> {
+        let key = layer.index();
+        if self.thread.is_some() {
+            return Ok(!self.shared.queue.is_pending(key));
+        }
+        let Ok(Taken::Waiting(mut job)) = self.shared.queue.take(key) else { return Ok(true) };
+        let is_done = job.run_piece(backend).await?;
+        self.shared.queue.put_back(key, job);
+        Ok(is_done)
+    }
+
     /// Time that the worker's thread has spent on jobs.
     pub fn busy(&self) -> Duration {
         *self.shared.busy()
@@ -186,6 +208,34 @@ mod tests {
             assert_eq!(taken(&backend, &worker, LayerId(0)), None, "a job is taken once");
             assert_eq!(taken(&backend, &worker, LayerId(1)), Some((0, 0.5)));
         }
+    }
+
+    #[test]
+    fn a_job_comes_forward_in_pieces_or_on_its_thread_and_ends_alike() {
+        for threaded in [false, true] {
+            let (backend, worker) = worker(threaded);
+            let advance = || pollster::block_on(worker.advance(&backend, LayerId(0))).unwrap();
+            assert!(advance(), "nothing is waited for");
+            worker.submit(job(LayerId(0), 10));
+            if threaded {
+                until(advance);
+            } else {
+                let n_pieces = (0..).take_while(|_| !advance()).count();
+                // The keys, the iterations; the last piece ends it.
+                assert!((2..=11).contains(&n_pieces), "{n_pieces}");
+            }
+            assert_eq!(taken(&backend, &worker, LayerId(0)), Some((10, 10.5)), "{threaded}");
+            assert_eq!(taken(&backend, &worker, LayerId(0)), None);
+            assert!(advance());
+        }
+    }
+
+    #[test]
+    fn a_job_that_fails_in_a_piece_is_gone() {
+        let (backend, worker) = worker(false);
+        worker.submit(failing(&backend, LayerId(0)));
+        assert!(pollster::block_on(worker.advance(&backend, LayerId(0))).is_err());
+        assert_eq!(taken(&backend, &worker, LayerId(0)), None);
     }
 
     #[test]

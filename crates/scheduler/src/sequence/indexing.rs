@@ -6,24 +6,21 @@ use std::sync::Arc;
 use longview_core::{LayerId, SplitMix64};
 use longview_ops::{Backend, BlockSummary, Distance, KvView, Pooling};
 
-use super::kv_sequence::{Readiness, Sequence};
+use super::kv_sequence::Sequence;
 use super::layer_state::Layer;
 use super::policy_change::no_query_sums;
 use crate::error::SchedulerError;
 use crate::eviction::{best, head_capacities};
-use crate::index::{
-    ClusterJob, ClusterTask, LayerProjection, LowRankDecode, Observation, Observer, TaskKind,
-    projection::Projections,
-};
-use crate::layout::{LAST_QUERIES, LayerMode};
+use crate::index::{ClusterJob, ClusterTask, Observation, Observer, TaskKind};
+use crate::layout::LAST_QUERIES;
 use crate::policy::{
-    BlockConfig, FLUSH_STEPS, HeadBudgets, INDEX_SEGMENT, Index, IndexKind, Residual, TokenConfig,
+    BlockConfig, FLUSH_STEPS, HeadBudgets, INDEX_SEGMENT, Index, IndexKind, Residual,
 };
 use crate::store::{LayerRows, ReadParts, RowRange};
 
 /// The mass of rows that become part of an index, `[Hkv, n]`, from the first that is not indexed
 /// on; empty where it does not matter.
-type RowMass = Vec<f32>;
+pub(super) type RowMass = Vec<f32>;
 
 impl<B: Backend> Sequence<B> {
     /// One job per recall layer, so that clustering a decode window allocates nothing.
@@ -99,7 +96,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Hands the `n` rows of `layer` behind those that were submitted to the worker. `mass` says
     /// how much each of their keys counts, where that matters.
-    fn submit(&mut self, index: &Index, layer: LayerId, n: usize, mass: RowMass) {
+    pub(super) fn submit(&mut self, index: &Index, layer: LayerId, n: usize, mass: RowMass) {
         let row_start = self.layers[layer].n_submitted;
         let task = self.task(index, layer, row_start, n);
         // Spare jobs are for decode windows; the larger ones of prefill come and go.
@@ -125,7 +122,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Gives a job the keys of its rows.
-    fn give_keys(&mut self, job: &mut ClusterJob<B>) {
+    pub(super) fn give_keys(&mut self, job: &mut ClusterJob<B>) {
         let ClusterTask { layer, row_start, n_points: n, head_dim: d, .. } = job.task;
         if let Some(rows) = self.store.buffer(layer) {
             let rows = KvView::new(rows, self.shape.capacity);
@@ -154,7 +151,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Waits for the clustering of `layer` that was submitted, and applies it.
-    async fn apply_job(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
+    pub(super) async fn apply_job(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let start = self.backend.now();
         let taken = self.worker.take(&*self.backend, layer).await;
         self.stats.cluster_wait += self.backend.now().saturating_sub(start);
@@ -261,57 +258,15 @@ impl<B: Backend> Sequence<B> {
         ends.min().map(|end| end.saturating_sub(self.n_tokens)).filter(|n| *n > 0)
     }
 
-    async fn apply_outstanding(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
+    pub(super) async fn apply_outstanding(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         while self.layers[layer].n_submitted > self.layers[layer].n_indexed {
             self.apply_job(layer).await?;
         }
         Ok(())
     }
 
-    /// Ends a prefill: everything but the recent window is indexed if it is at least a window long,
-    /// and the device holds what decode needs. Must be called before the first decode step.
-    ///
-    /// # Errors
-    /// What the policy needs and cannot have, and [`SchedulerError::Stopped`] where
-    /// [`Sequence::stop_with`] ended it; [`Sequence::make_ready`] tries again.
-    pub async fn finish_prefill(&mut self) -> Result<(), SchedulerError> {
-        if self.readiness == Readiness::Ready {
-            self.readiness = Readiness::PrefillUnfinished;
-        }
-        self.forget_means();
-        self.index_all().await?;
-        self.readiness = Readiness::Ready;
-        Ok(())
-    }
-
-    async fn index_all(&mut self) -> Result<(), SchedulerError> {
-        self.save_query_sums().await?;
-        for layer in self.shape.layers() {
-            self.check_stop()?;
-            match (self.layers[layer].mode(), self.policy.index) {
-                (LayerMode::Recall, Some(_)) if self.index_waits(layer, self.n_tokens) => {}
-                (LayerMode::Recall, Some(index)) => {
-                    self.adapt_budgets(layer).await?;
-                    self.index_prompt(&index, layer).await?;
-                    let recall = self.layers[layer].recall_mut();
-                    if let Some(keys) = recall.and_then(|recall| recall.prompt_keys.as_mut()) {
-                        keys.forget();
-                    }
-                }
-                (LayerMode::Kept, _) => self.keep_prompt(layer).await?,
-                _ => {}
-            }
-        }
-        if self.policy.residency.kept().is_some() {
-            // Heads may attend more than their share now.
-            self.alloc_shared()?;
-        }
-        self.save_recorded().await?;
-        self.load_device()
-    }
-
     /// Copies what prefill recorded on the device to the host, where a lost device leaves it.
-    async fn save_recorded(&mut self) -> Result<(), SchedulerError> {
+    pub(super) async fn save_recorded(&mut self) -> Result<(), SchedulerError> {
         if self.in_place() {
             return Ok(());
         }
@@ -324,7 +279,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Brings the sums of queries to the host, where blocks are made of them and a lost device
     /// leaves them.
-    async fn save_query_sums(&mut self) -> Result<(), SchedulerError> {
+    pub(super) async fn save_query_sums(&mut self) -> Result<(), SchedulerError> {
         if self.policy.local_window().is_none() {
             return Ok(());
         }
@@ -340,46 +295,9 @@ impl<B: Backend> Sequence<B> {
         Ok(self.backend.read_all(&mut parts).await?)
     }
 
-    async fn index_prompt(&mut self, index: &Index, layer: LayerId) -> Result<(), SchedulerError> {
-        self.apply_outstanding(layer).await?;
-        let end = self.n_tokens.saturating_sub(self.policy.recent);
-        if index.segment > 0 {
-            self.submit_segments(layer, self.n_tokens).await?;
-            self.apply_outstanding(layer).await?;
-        }
-        let projected = match index.kind {
-            IndexKind::Tokens(tokens) => Some(tokens),
-            IndexKind::Clusters(_) | IndexKind::Blocks(_) => {
-                index.two_stage().map(|two_stage| two_stage.tokens)
-            }
-        };
-        if let Some(tokens) = projected.filter(|_| self.n_tokens > 0) {
-            self.make_projection(layer, &tokens).await?;
-        }
-        let left = end.saturating_sub(self.layers[layer].n_indexed);
-        if left < index.window {
-            return self.extend_tokens(layer).await;
-        }
-        match index.kind {
-            IndexKind::Clusters(_) => {
-                self.submit(index, layer, left, RowMass::new());
-                self.apply_outstanding(layer).await?;
-                self.extend_tokens(layer).await
-            }
-            IndexKind::Blocks(blocks) => {
-                let end = self.layers[layer].n_indexed + left / blocks.block * blocks.block;
-                self.index_blocks(index, layer, end, blocks).await
-            }
-            IndexKind::Tokens(_) => {
-                let piece = Pieces { end, len: INDEX_SEGMENT, mass: None };
-                self.index_pieces(index, layer, piece).await
-            }
-        }
-    }
-
     /// Heads whose attention is spread over more rows than others' get more of the budget (Ada-KV):
     /// by how many of the best rows of the layer are theirs.
-    async fn adapt_budgets(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
+    pub(super) async fn adapt_budgets(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let budget = self.policy.budget;
         let (HeadBudgets::Ada { safeguard, queries }, Some(tokens)) = (budget.heads, budget.tokens)
         else {
@@ -426,7 +344,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Rows become part of the index, piece by piece.
-    async fn index_pieces(
+    pub(super) async fn index_pieces(
         &mut self,
         index: &Index,
         layer: LayerId,
@@ -449,7 +367,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Blocks of the rows up to `end`, and what the prompt's last queries narrow them to.
-    async fn index_blocks(
+    pub(super) async fn index_blocks(
         &mut self,
         index: &Index,
         layer: LayerId,
@@ -497,99 +415,6 @@ impl<B: Backend> Sequence<B> {
             recall.index.narrow(&*self.backend, head, largest(sums, count))?;
         }
         Ok(())
-    }
-
-    /// The space in which the layer's tokens are compared, and an index of that width, unless it
-    /// has one.
-    async fn make_projection(
-        &mut self,
-        layer: LayerId,
-        tokens: &TokenConfig,
-    ) -> Result<(), SchedulerError> {
-        if self.layers[layer].recall().is_none_or(|recall| recall.projection.is_some()) {
-            return Ok(());
-        }
-        let backend = Arc::clone(&self.backend);
-        let (gram_q, gram_k) = self.layers[layer].recorded.sums(&*backend).await?;
-        let missing = if gram_k.iter().all(|x| *x == 0.0) {
-            Some("the sums of q q^T and k k^T")
-        } else if !gram_q.iter().chain(&gram_k).all(|x| x.is_finite()) {
-            // The steps towards a decomposition of what is no number would never end.
-            Some("finite sums of q q^T and k k^T")
-        } else {
-            None
-        };
-        if let Some(what) = missing {
-            return Err(SchedulerError::NoStatistics { policy: self.policy.preset, what });
-        }
-        let made = Projections::new(tokens, &gram_q, &gram_k, self.shape.head_dim);
-        let low_rank =
-            tokens.adapts.then(|| LowRankDecode::new(&made, &gram_q, &gram_k, self.shape.head_dim));
-        let rank = made.rank;
-        let projection = LayerProjection::new(&*backend, made, low_rank)?;
-        if let Some(recall) = self.layers[layer].recall_mut() {
-            recall.set_projection(&*backend, &self.shape, &self.policy, rank, projection)?;
-        }
-        self.reserve_jobs()
-    }
-
-    /// Brings the second stage's index of tokens up to what is clustered.
-    async fn extend_tokens(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
-        let first = self.policy.sinks;
-        loop {
-            let state = &self.layers[layer];
-            let Some(recall) = state.recall() else { return Ok(()) };
-            let (Some(tokens), Some(projection)) = (&recall.tokens, &recall.projection) else {
-                return Ok(());
-            };
-            let start = first + tokens.n_used(0);
-            let n = INDEX_SEGMENT.min(state.n_indexed.saturating_sub(start));
-            if n == 0 {
-                return Ok(());
-            }
-            let mut job = Box::new(ClusterJob::new(ClusterTask {
-                layer,
-                row_start: start,
-                kind: TaskKind::Tokens(tokens.width()),
-                n_kv_heads: self.shape.n_kv_heads,
-                n_points: n,
-                n_clusters: n,
-                head_dim: self.shape.head_dim,
-                distance: Distance::default(),
-                iterations: 0,
-                max_cluster: usize::MAX,
-                seed: 0,
-                is_grouped: false,
-            }));
-            job.projection = Some(Arc::clone(&projection.w_k));
-            self.give_keys(&mut job);
-            self.worker.submit(job);
-            let taken = self.worker.take(&*self.backend, layer).await?;
-            let Some(mut job) = taken else { return Ok(()) };
-            let Some(recall) = self.layers[layer].recall_mut() else { return Ok(()) };
-            if let Some(tokens) = &mut recall.tokens {
-                // The first keys say how large the numbers of later ones are.
-                if let Some(projection) = &mut recall.projection
-                    && tokens.n_used(0) == 0
-                {
-                    projection.fit_codes(&*self.backend, &self.shape, &mut job.heads)?;
-                }
-                tokens.append(&*self.backend, start, start + n, &job.heads)?;
-            }
-            recall.resize_caches();
-        }
-    }
-
-    /// In a cut: drops tokens behind the last one that is clustered, and adds those that lack.
-    pub(super) async fn cut_tokens(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
-        let (first, n_indexed) = (self.policy.sinks, self.layers[layer].n_indexed);
-        if let Some(recall) = self.layers[layer].recall_mut()
-            && let Some(tokens) = &mut recall.tokens
-        {
-            tokens.truncate(&*self.backend, n_indexed, first)?;
-            recall.resize_caches();
-        }
-        self.extend_tokens(layer).await
     }
 
     /// Ends a decode step: full windows go to the worker.
@@ -676,12 +501,12 @@ impl<B: Backend> Sequence<B> {
 }
 
 /// A run of rows that is indexed piece by piece.
-struct Pieces {
+pub(super) struct Pieces {
     /// Behind its last row.
-    end: usize,
+    pub end: usize,
     /// Rows of a piece.
-    len: usize,
-    mass: Option<RowMass>,
+    pub len: usize,
+    pub mass: Option<RowMass>,
 }
 
 /// The attention that `queries`, `[n, Hq, Dh]`, would give the keys of `window`, were there only

@@ -14,6 +14,7 @@ use super::coded_slots::CodedSlots;
 use super::exact_rows::{ExactRows, exact_layout};
 use super::layer_state::{Layer, LayerState};
 use super::options::{HostStoreKind, Placement, SequenceOptions};
+use super::prompt_end::EndingPrompt;
 use super::sparse_means::{self, BlockCounts, SparsePrefill};
 use crate::error::SchedulerError;
 use crate::eviction::{KeptPlaces, SinkRotation};
@@ -52,6 +53,8 @@ pub struct Sequence<B: Backend> {
     pub(super) layers: Vec<Layer<B>>,
     pub(super) layout: DeviceLayout,
     pub(super) readiness: Readiness,
+    /// While the end of a prompt is made in pieces.
+    pub(super) ending: Option<EndingPrompt>,
     pub(super) n_tokens: usize,
     /// Drafted tokens behind them, whose rows are there and which nobody has accepted.
     pub(super) n_drafted: usize,
@@ -208,6 +211,7 @@ impl<B: Backend> Sequence<B> {
             store,
             layers,
             readiness: Readiness::Ready,
+            ending: None,
             n_tokens: 0,
             n_drafted: 0,
             was_read: PrefillMode::Exact,

@@ -19,6 +19,7 @@ mod past_stream;
 mod plan;
 mod policy_change;
 mod prefill;
+mod prompt_end;
 #[cfg(test)]
 mod random_settings;
 mod recovery;
@@ -29,6 +30,7 @@ mod snapshot;
 mod sparse;
 mod sparse_means;
 mod step;
+mod token_index;
 mod two_forms;
 
 pub use drafted::check_draft;
@@ -36,6 +38,7 @@ pub use kv_sequence::{FillRows, Sequence};
 pub use layer_state::{Layer, LayerState, Recall};
 pub use options::{HostStoreKind, Placement, SequenceOptions};
 pub use plan::KvPlan;
+pub use prompt_end::PromptEnd;
 pub use scratch::StepScratch;
 pub(crate) use snapshot::{
     LayerRecord, LayerStateRecord, PlacesRecord, RecallRecord, RecordedRecord, Restored,

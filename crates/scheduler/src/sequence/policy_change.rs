@@ -137,6 +137,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Buffers, index and caches for the policy; rows and positions stay.
     pub(super) fn adopt_policy(&mut self) -> Result<(), SchedulerError> {
+        self.ending = None;
         self.forget_tracked();
         self.check_recall(&self.policy)?;
         self.make_exact_rows()?;

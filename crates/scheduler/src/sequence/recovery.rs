@@ -20,6 +20,7 @@ impl<B: Backend> Sequence<B> {
     /// step is undone. Clusters that hold later tokens are dissolved.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
         let n = n_tokens.min(self.n_tokens);
+        self.ending = None;
         self.n_drafted = 0;
         if n <= EXACT_TOKENS {
             self.was_read = PrefillMode::Exact;
@@ -178,6 +179,7 @@ impl<B: Backend> Sequence<B> {
     /// compute it again.
     pub fn recover(&mut self, backend: &Arc<B>) -> Result<(), SchedulerError> {
         self.backend = Arc::clone(backend);
+        self.ending = None;
         self.forget_means();
         self.copies = CopyQueue::new(backend, &self.options);
         self.store.move_to(backend)?;

@@ -1,0 +1,277 @@
+//! The end of a prompt in pieces: what a policy keeps of the prompt is made bit by bit, so that
+//! others can use the device in between. The pieces are those of the work itself (a segment that is
+//! handed over, a clustering that is applied, one of its iterations), so where they fall changes
+//! nothing.
+
+use longview_core::LayerId;
+use longview_ops::Backend;
+
+use super::indexing::{Pieces, RowMass};
+use super::kv_sequence::{Readiness, Sequence};
+use crate::error::SchedulerError;
+use crate::layout::LayerMode;
+use crate::policy::{INDEX_SEGMENT, Index, IndexKind};
+
+/// What a piece of the end of a prompt leaves to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptEnd {
+    /// Nothing: the next token can be computed through the policy.
+    Done,
+    /// More, and the next piece can be computed now.
+    More,
+    /// More, which another thread is computing: nothing can be done here until it is ready.
+    Waits,
+}
+
+/// How far the end of a prompt has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndingPrompt {
+    /// Tokens of the sequence: with others it is not this prompt.
+    n_tokens: usize,
+    /// The layer whose turn it is.
+    layer: usize,
+    /// Whether what comes before the index of the layer is done.
+    has_budgets: bool,
+}
+
+impl<B: Backend> Sequence<B> {
+    /// Ends a prefill: everything but the recent window is indexed if it is at least a window long,
+    /// and the device holds what decode needs. Must be called before the first decode step.
+    ///
+    /// # Errors
+    /// What the policy needs and cannot have, and [`SchedulerError::Stopped`] where
+    /// [`Sequence::stop_with`] ended it; [`Sequence::make_ready`] tries again, from where it was.
+    pub async fn finish_prefill(&mut self) -> Result<(), SchedulerError> {
+        while self.finish_prefill_piece(true).await? != PromptEnd::Done {}
+        Ok(())
+    }
+
+    /// A piece of [`Sequence::finish_prefill`]: call it until it is done. Where `may_wait` a piece
+    /// waits for a clustering that runs beside it, or makes it; otherwise it does not. In between
+    /// the sequence may be left as it is, read on, cut, or ended by any other call, and where one
+    /// failed the next call goes on.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn finish_prefill_piece(
+        &mut self,
+        may_wait: bool,
+    ) -> Result<PromptEnd, SchedulerError> {
+        if self.readiness == Readiness::Ready {
+            self.readiness = Readiness::PrefillUnfinished;
+        }
+        let n_tokens = self.n_tokens;
+        let Some(ending) = self.ending.filter(|ending| ending.n_tokens == n_tokens) else {
+            self.forget_means();
+            self.save_query_sums().await?;
+            self.ending = Some(EndingPrompt { n_tokens, layer: 0, has_budgets: false });
+            return Ok(PromptEnd::More);
+        };
+        self.check_stop()?;
+        if ending.layer < self.shape.n_layers {
+            let layer = LayerId(ending.layer as u32);
+            if !ending.has_budgets {
+                self.begin_layer(layer).await?;
+                self.ending = Some(EndingPrompt { has_budgets: true, ..ending });
+                return Ok(PromptEnd::More);
+            }
+            let left = self.end_layer(layer, may_wait).await?;
+            if left != PromptEnd::Done {
+                return Ok(left);
+            }
+            let next = EndingPrompt { layer: ending.layer + 1, has_budgets: false, ..ending };
+            self.ending = Some(next);
+            return Ok(PromptEnd::More);
+        }
+        if self.policy.residency.kept().is_some() {
+            // Heads may attend more than their share now.
+            self.alloc_shared()?;
+        }
+        self.save_recorded().await?;
+        self.load_device()?;
+        self.readiness = Readiness::Ready;
+        self.ending = None;
+        Ok(PromptEnd::Done)
+    }
+
+    /// Whether a chunk of `n` more tokens of a prompt finds clusterings done that it applies. Where
+    /// no thread makes them, a piece of one is made here first.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub async fn prepare_chunk(&mut self, n: usize) -> Result<bool, SchedulerError> {
+        let Some(index) = self.policy.index.filter(|index| index.segment > 0) else {
+            return Ok(true);
+        };
+        let n_rows = self.n_tokens + n;
+        for layer in self.shape.layers() {
+            let state = &self.layers[layer];
+            let is_applied = state.recall().is_some()
+                && state.n_submitted > state.n_indexed
+                && n_rows >= state.n_submitted + index.segment + self.policy.recent;
+            if is_applied && !self.worker.advance(&*self.backend, layer).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What the rows of a layer say about the budgets of its heads, while they are in the order in
+    /// which the prompt left them.
+    async fn begin_layer(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
+        let recalls = self.layers[layer].mode() == LayerMode::Recall && self.policy.index.is_some();
+        if recalls && !self.index_waits(layer, self.n_tokens) {
+            self.adapt_budgets(layer).await?;
+        }
+        Ok(())
+    }
+
+    /// A piece of what the policy keeps of `layer`.
+    async fn end_layer(
+        &mut self,
+        layer: LayerId,
+        may_wait: bool,
+    ) -> Result<PromptEnd, SchedulerError> {
+        match (self.layers[layer].mode(), self.policy.index) {
+            (LayerMode::Recall, Some(_)) if self.index_waits(layer, self.n_tokens) => {}
+            (LayerMode::Recall, Some(index)) => {
+                let left = self.index_piece(&index, layer, may_wait).await?;
+                if left != PromptEnd::Done {
+                    return Ok(left);
+                }
+                let recall = self.layers[layer].recall_mut();
+                if let Some(keys) = recall.and_then(|recall| recall.prompt_keys.as_mut()) {
+                    keys.forget();
+                }
+            }
+            (LayerMode::Kept, _) => self.keep_prompt(layer).await?,
+            _ => {}
+        }
+        Ok(PromptEnd::Done)
+    }
+
+    /// All rows of a layer that are to be indexed, in one go.
+    pub(super) async fn index_prompt(
+        &mut self,
+        index: &Index,
+        layer: LayerId,
+    ) -> Result<(), SchedulerError> {
+        while self.index_piece(index, layer, true).await? != PromptEnd::Done {}
+        Ok(())
+    }
+
+    /// The next piece of the index of a layer. How far it is, the counts of rows say.
+    async fn index_piece(
+        &mut self,
+        index: &Index,
+        layer: LayerId,
+        may_wait: bool,
+    ) -> Result<PromptEnd, SchedulerError> {
+        let state = &self.layers[layer];
+        if state.n_submitted > state.n_indexed {
+            if !may_wait && !self.worker.advance(&*self.backend, layer).await? {
+                let has_thread = self.worker.has_thread();
+                return Ok(if has_thread { PromptEnd::Waits } else { PromptEnd::More });
+            }
+            self.apply_job(layer).await?;
+            return Ok(PromptEnd::More);
+        }
+        let n_left = self.n_tokens.saturating_sub(state.n_submitted);
+        if index.segment > 0 && n_left >= index.segment + self.policy.recent {
+            self.submit(index, layer, index.segment, RowMass::new());
+            return Ok(PromptEnd::More);
+        }
+        let projected = match index.kind {
+            IndexKind::Tokens(tokens) => Some(tokens),
+            IndexKind::Clusters(_) | IndexKind::Blocks(_) => {
+                index.two_stage().map(|two_stage| two_stage.tokens)
+            }
+        };
+        if let Some(tokens) = projected.filter(|_| self.n_tokens > 0) {
+            self.make_projection(layer, &tokens).await?;
+        }
+        let end = self.n_tokens.saturating_sub(self.policy.recent);
+        let left = end.saturating_sub(self.layers[layer].n_indexed);
+        match index.kind {
+            _ if left < index.window => {}
+            IndexKind::Clusters(_) => {
+                self.submit(index, layer, left, RowMass::new());
+                return Ok(PromptEnd::More);
+            }
+            IndexKind::Blocks(blocks) => {
+                let end = self.layers[layer].n_indexed + left / blocks.block * blocks.block;
+                self.index_blocks(index, layer, end, blocks).await?;
+                return Ok(PromptEnd::Done);
+            }
+            IndexKind::Tokens(_) => {
+                let pieces = Pieces { end, len: INDEX_SEGMENT, mass: None };
+                self.index_pieces(index, layer, pieces).await?;
+                return Ok(PromptEnd::Done);
+            }
+        }
+        let had_more = self.extend_by_segment(layer).await?;
+        Ok(if had_more { PromptEnd::More } else { PromptEnd::Done })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pollster::block_on;
+
+    use super::super::fixture::{
+        TestSequence, check_rows, clusters, inject, made, options, prefilled, streaming,
+    };
+    use super::super::options::{HostStoreKind, Placement, SequenceOptions};
+    use super::*;
+
+    /// Ends the prompt in pieces that do not wait; returns how many there were.
+    fn end_in_pieces(sequence: &mut TestSequence) -> usize {
+        let mut n_pieces = 0;
+        for _ in 0..1_000_000 {
+            match block_on(sequence.finish_prefill_piece(false)).unwrap() {
+                PromptEnd::Done => return n_pieces + 1,
+                PromptEnd::More => n_pieces += 1,
+                PromptEnd::Waits => std::thread::yield_now(),
+            }
+        }
+        panic!("it does not end");
+    }
+
+    #[test]
+    fn an_end_in_pieces_is_that_of_one_go() {
+        for overlap in [false, true] {
+            let layout =
+                SequenceOptions { overlap, ..options(Placement::InPlace, HostStoreKind::Auto) };
+            for policy in [clusters(), streaming()] {
+                let want = prefilled(made(policy.clone(), layout), 20);
+                let mut sequence = made(policy, layout);
+                inject(&mut sequence, 20);
+                let n_pieces = end_in_pieces(&mut sequence);
+                assert!(n_pieces > 2 * sequence.shape.n_layers, "{n_pieces}");
+                assert_eq!(sequence.readiness, Readiness::Ready);
+                for (layer, like) in sequence.layers.iter().zip(&want.layers) {
+                    assert_eq!(layer.n_indexed, like.n_indexed);
+                    assert_eq!(layer.positions, like.positions);
+                }
+                check_rows(&sequence);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cut_or_a_read_between_two_pieces_begins_the_end_again() {
+        let layout = options(Placement::InPlace, HostStoreKind::Auto);
+        for n_pieces in 0..12 {
+            let mut sequence = made(clusters(), layout);
+            inject(&mut sequence, 20);
+            for _ in 0..n_pieces {
+                block_on(sequence.finish_prefill_piece(false)).unwrap();
+            }
+            block_on(sequence.truncate(15)).unwrap();
+            end_in_pieces(&mut sequence);
+            let n_indexed = sequence.layers[1].n_indexed;
+            assert!(n_indexed <= 13 && sequence.readiness == Readiness::Ready, "{n_indexed}");
+            check_rows(&sequence);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The index of single tokens: the space in which they are compared, and those of the second stage,
+//! which follow what is clustered.
+
+use std::sync::Arc;
+
+use longview_core::LayerId;
+use longview_ops::{Backend, Distance};
+
+use super::kv_sequence::Sequence;
+use crate::error::SchedulerError;
+use crate::index::{
+    ClusterJob, ClusterTask, LayerProjection, LowRankDecode, TaskKind, projection::Projections,
+};
+use crate::policy::{INDEX_SEGMENT, TokenConfig};
+
+impl<B: Backend> Sequence<B> {
+    /// The space in which the layer's tokens are compared, and an index of that width, unless it
+    /// has one.
+    pub(super) async fn make_projection(
+        &mut self,
+        layer: LayerId,
+        tokens: &TokenConfig,
+    ) -> Result<(), SchedulerError> {
+        if self.layers[layer].recall().is_none_or(|recall| recall.projection.is_some()) {
+            return Ok(());
+        }
+        let backend = Arc::clone(&self.backend);
+        let (gram_q, gram_k) = self.layers[layer].recorded.sums(&*backend).await?;
+        let missing = if gram_k.iter().all(|x| *x == 0.0) {
+            Some("the sums of q q^T and k k^T")
+        } else if !gram_q.iter().chain(&gram_k).all(|x| x.is_finite()) {
+            // The steps towards a decomposition of what is no number would never end.
+            Some("finite sums of q q^T and k k^T")
+        } else {
+            None
+        };
+        if let Some(what) = missing {
+            return Err(SchedulerError::NoStatistics { policy: self.policy.preset, what });
+        }
+        let made = Projections::new(tokens, &gram_q, &gram_k, self.shape.head_dim);
+        let low_rank =
+            tokens.adapts.then(|| LowRankDecode::new(&made, &gram_q, &gram_k, self.shape.head_dim));
+        let rank = made.rank;
+        let projection = LayerProjection::new(&*backend, made, low_rank)?;
+        if let Some(recall) = self.layers[layer].recall_mut() {
+            recall.set_projection(&*backend, &self.shape, &self.policy, rank, projection)?;
+        }
+        self.reserve_jobs()
+    }
+
+    /// Brings the second stage's index of tokens up to what is clustered.
+    pub(super) async fn extend_tokens(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
+        while self.extend_by_segment(layer).await? {}
+        Ok(())
+    }
+
+    /// [`Sequence::extend_tokens`] by a segment at most; returns whether there was anything to do.
+    pub(super) async fn extend_by_segment(
+        &mut self,
+        layer: LayerId,
+    ) -> Result<bool, SchedulerError> {
+        let first = self.policy.sinks;
+        let state = &self.layers[layer];
+        let Some(recall) = state.recall() else { return Ok(false) };
+        let (Some(tokens), Some(projection)) = (&recall.tokens, &recall.projection) else {
+            return Ok(false);
+        };
+        let start = first + tokens.n_used(0);
+        let n = INDEX_SEGMENT.min(state.n_indexed.saturating_sub(start));
+        if n == 0 {
+            return Ok(false);
+        }
+        let mut job = Box::new(ClusterJob::new(ClusterTask {
+            layer,
+            row_start: start,
+            kind: TaskKind::Tokens(tokens.width()),
+            n_kv_heads: self.shape.n_kv_heads,
+            n_points: n,
+            n_clusters: n,
+            head_dim: self.shape.head_dim,
+            distance: Distance::default(),
+            iterations: 0,
+            max_cluster: usize::MAX,
+            seed: 0,
+            is_grouped: false,
+        }));
+        job.projection = Some(Arc::clone(&projection.w_k));
+        self.give_keys(&mut job);
+        self.worker.submit(job);
+        let taken = self.worker.take(&*self.backend, layer).await?;
+        let Some(mut job) = taken else { return Ok(false) };
+        let Some(recall) = self.layers[layer].recall_mut() else { return Ok(false) };
+        if let Some(tokens) = &mut recall.tokens {
+            // The first keys say how large the numbers of later ones are.
+            if let Some(projection) = &mut recall.projection
+                && tokens.n_used(0) == 0
+            {
+                projection.fit_codes(&*self.backend, &self.shape, &mut job.heads)?;
+            }
+            tokens.append(&*self.backend, start, start + n, &job.heads)?;
+        }
+        recall.resize_caches();
+        Ok(true)
+    }
+
+    /// In a cut: drops tokens behind the last one that is clustered, and adds those that lack.
+    pub(super) async fn cut_tokens(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
+        let (first, n_indexed) = (self.policy.sinks, self.layers[layer].n_indexed);
+        if let Some(recall) = self.layers[layer].recall_mut()
+            && let Some(tokens) = &mut recall.tokens
+        {
+            tokens.truncate(&*self.backend, n_indexed, first)?;
+            recall.resize_caches();
+        }
+        self.extend_tokens(layer).await
+    }
+}
