@@ -12,8 +12,8 @@ fn sets() -> Vec<Isa> {
     Isa::ALL.iter().copied().filter(|isa| isa.is_available()).collect()
 }
 
-/// Which share of the corpus is run: every case, or every N-th with `LONGVIEW_EVERY_NTH_CASE=N`, for
-/// emulated processors, which take minutes for what takes others seconds.
+/// Which share of the corpus is run: every case, or every N-th with `LONGVIEW_EVERY_NTH_CASE=N`,
+/// for emulated processors, which take minutes for what takes others seconds.
 fn every() -> usize {
     let Ok(text) = std::env::var("LONGVIEW_EVERY_NTH_CASE") else { return 1 };
     let n = text.parse().ok().filter(|n| *n > 0);

@@ -446,7 +446,7 @@ unsafe fn unit_dots<S: ByteSimd, F: Format>(
                 dots[h] = S::add_128(low, high);
             }
         } else {
-            // Where there is a smallest value, there is one sum for both, and nothing reads it here.
+            // With a smallest value there is one sum for both, and nothing reads it here.
             let start = [sums, sums.wrapping_add(1)];
             let [high, low] = dot_of_two::<S, F, 8>(start, w, 0, a);
             dots[0] = S::add_128(low, high);
