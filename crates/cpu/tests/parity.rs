@@ -22,6 +22,7 @@ fn every() -> usize {
 
 /// All of them at once, as the reference takes longer than any of them; `ops` of two tests, so that
 /// two cores have something to do.
+#[expect(clippy::print_stdout, reason = "says which share of the corpus was run")]
 fn check(ops: &[Op]) {
     let sets = sets();
     assert!(sets.contains(&Isa::Portable));

@@ -4,6 +4,7 @@
 //! as Windows' interfaces have them, and nothing of drivers or of speed.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -46,6 +47,9 @@ const TESTS: &[(&str, &str)] = &[
 pub(super) fn run(report: &mut Report) -> Result<()> {
     setup::require(TARGET.compiler_tools().iter().chain(TOOLS))?;
     if !report.check("longview and its tests, built", build) {
+        return Ok(());
+    }
+    if !report.check("Wine's Windows, made", make_windows) {
         return Ok(());
     }
     for (name, which) in TESTS {
@@ -92,6 +96,30 @@ fn wine_folder() -> Result<String> {
     let folder = folder()?.join("wine");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     folder.into_os_string().into_string().ok().context("the target folder's name is not UTF-8")
+}
+
+/// Random numbers as the standard library asks for them. Wine 8, which Debian 12 has, lacks this
+/// one library, and a program that names it does not start.
+const RANDOM: &str = "#include <windows.h>
+BOOLEAN NTAPI SystemFunction036(PVOID, ULONG);
+__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE data, SIZE_T n) {
+    return SystemFunction036(data, (ULONG) n);
+}
+";
+
+/// Starts Wine once, which makes its Windows, and adds what an old Wine lacks.
+fn make_windows() -> Result<String> {
+    let folder = wine_folder()?;
+    run_child(Command::new(WINE).args(["wineboot", "-i"]).envs(variables(&folder)))?;
+    let library = Path::new(&folder).join("drive_c/windows/system32/bcryptprimitives.dll");
+    if library.exists() {
+        return Ok("Wine".to_owned());
+    }
+    let source = Path::new(&folder).join("bcryptprimitives.c");
+    fs::write(&source, RANDOM).with_context(|| source.display().to_string())?;
+    let mut compiler = Command::new("x86_64-w64-mingw32-gcc");
+    run_child(compiler.args(["-shared", "-o"]).arg(&library).arg(&source).arg("-ladvapi32"))?;
+    Ok("Wine, with a bcryptprimitives.dll of our own".to_owned())
 }
 
 /// Where Wine keeps its Windows, without its own messages and what it would ask to download.
