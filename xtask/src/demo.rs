@@ -1,7 +1,6 @@
 //! The demo as a check: a trained model must answer, recall must keep up with full attention, and
 //! a policy that forgets must not. If the last did not hold, the questions would prove nothing.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -57,23 +56,36 @@ pub(crate) fn quick_check() -> Result<()> {
 
 fn check_at(context: &str, budget: &[&str]) -> Result<()> {
     let binary = dev_binary("longview")?;
+    check_with(&|| Command::new(&binary), context, budget).map(drop)
+}
+
+/// The check of a short document by what `program` starts: `longview`, maybe in an emulator.
+/// Returns how many questions of how many full attention and recall answer.
+pub(crate) fn short_check_with(program: &dyn Fn() -> Command) -> Result<String> {
+    let recall = check_with(program, "1024", &["--budget", "256"])?;
+    let of = |key: &str| figure(&recall, key).map_err(anyhow::Error::msg);
+    let (full, recalled) = (of("/full/correct")?, of("/recall/correct")?);
+    Ok(format!("full {full}, clusterkv {recalled} of {}", of("/questions")?))
+}
+
+/// The report under recall, if both hold.
+fn check_with(program: &dyn Fn() -> Command, context: &str, budget: &[&str]) -> Result<Value> {
     let recalls = ["--context", context, "--policy", "clusterkv"];
-    let recall = demo(&binary, &[&recalls, budget].concat())?;
+    let recall = demo(program(), &[&recalls, budget].concat())?;
     let budget = figure(&recall, "/budget_tokens").map_err(anyhow::Error::msg)?.to_string();
     let forgets = ["--context", context, "--policy", "streaming-llm", "--budget", &budget];
-    let control = demo(&binary, &forgets)?;
+    let control = demo(program(), &forgets)?;
     let problems = judge(&recall, &control);
     if problems.is_empty() {
-        return Ok(());
+        return Ok(recall);
     }
     bail!("the demo does not hold what it promises:\n  {}", problems.join("\n  "))
 }
 
 /// One run; stdout must be one JSON object and nothing else.
-fn demo(binary: &Path, options: &[&str]) -> Result<Value> {
-    let mut command = Command::new(binary);
-    command.args(["demo", "--json"]).args(options);
-    let text = capture(command.current_dir(crate::process::root()))?;
+fn demo(mut program: Command, options: &[&str]) -> Result<Value> {
+    program.args(["demo", "--json"]).args(options);
+    let text = capture(program.current_dir(crate::process::root()))?;
     println!("{}", text.trim_end());
     serde_json::from_str(&text).context("stdout of the demo is not one JSON object")
 }

@@ -10,6 +10,7 @@ mod args;
 mod bench;
 mod ci;
 mod clients;
+mod cross;
 mod debian;
 mod demo;
 mod fuzz;
@@ -19,6 +20,7 @@ mod measure;
 mod models;
 mod package;
 mod parity;
+mod platforms;
 mod process;
 mod sanitize;
 mod setup;
@@ -61,6 +63,12 @@ const VERBS: &[Verb] = &[
         options: sanitize::OPTIONS,
         about: sanitize::ABOUT,
         run: sanitize::run,
+    },
+    Verb {
+        name: "platforms",
+        options: platforms::OPTIONS,
+        about: platforms::ABOUT,
+        run: platforms::run,
     },
     Verb { name: "soak", options: soak::OPTIONS, about: soak::ABOUT, run: soak::run },
     Verb { name: "fuzz", options: fuzz::OPTIONS, about: fuzz::ABOUT, run: fuzz::run },
@@ -159,6 +167,8 @@ mod tests {
             "sanitize --only nothing",
             "sanitize --only loom --quick",
             "package now",
+            "platforms aarch64",
+            "platforms --only beos",
             "soak now",
             "soak --minutes 0",
             "soak --minutes 1 --seconds 1",

@@ -98,7 +98,7 @@ fn capabilities(isa: SupportedIsa, threads: usize) -> Capabilities {
     let floats = vec![DType::F32, DType::F16, DType::BF16];
     let threads_text = if threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
     Capabilities {
-        device: format!("{}, {}, {threads_text}", machine::model_name(), isa.isa()),
+        device: format!("{}, {isa}, {threads_text}", machine::model_name()),
         reads_host_memory: true,
         unified_memory: true,
         overlaps: false,

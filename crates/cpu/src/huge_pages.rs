@@ -11,13 +11,22 @@ pub(crate) const LARGE: usize = PAGE / 2;
 /// [`slack`] more.
 #[cfg(target_os = "linux")]
 pub(crate) fn advise_huge_pages(start: *mut u8, len: usize) {
-    let skip = start.align_offset(4096);
+    // 4 KiB on x86-64; ARM has systems with 16 and 64, which refuse an address between two pages.
+    let skip = start.align_offset(page_bytes());
     let pages = if start.align_offset(PAGE) == 0 { len + slack(len) } else { len };
     if len >= LARGE + skip {
         // SAFETY: the range lies inside the memory just allocated; the advice changes no contents,
         // and a refusal (an old kernel) only means small pages.
         unsafe { libc::madvise(start.add(skip).cast(), pages - skip, libc::MADV_HUGEPAGE) };
     }
+}
+
+/// Bytes of a page as the system maps them.
+#[cfg(target_os = "linux")]
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: a question about the system; no memory is passed.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
 }
 
 #[cfg(not(target_os = "linux"))]

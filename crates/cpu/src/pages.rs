@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::huge_pages::advise_huge_pages;
+use crate::huge_pages::{advise_huge_pages, page_bytes};
 
 /// Mapped runs of a buffer for each span of its elements, beyond which a fork maps it anew as a
 /// whole: a process may have some 65,000 runs.
@@ -257,12 +257,6 @@ fn put(runs: &mut Vec<Run>, new: &Run) {
     }
     runs.push(new.clone());
     runs.sort_by_key(|run| run.range.start);
-}
-
-fn page_bytes() -> usize {
-    // SAFETY: a question about the system; no memory is passed.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
 }
 
 #[cfg(test)]

@@ -3,10 +3,16 @@
 //! The choice is made once, when the backend starts. [`SupportedIsa`] can only be made for a set
 //! that the processor has, so that everything behind [`SupportedIsa::run`] may rely on it.
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
+use std::fmt;
+
 use crate::error::CpuError;
 use crate::isa::Isa;
 use crate::simd::Simd;
 use crate::simd::bytes::ByteSimd;
+#[cfg(target_arch = "aarch64")]
+use crate::simd::neon::{DOTS, MATRICES, Neon, WIDENED};
 use crate::simd::pairs::PairSimd;
 use crate::simd::portable::Portable;
 
@@ -14,10 +20,36 @@ use crate::simd::portable::Portable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SupportedIsa {
     isa: Isa,
-    /// AVX-512 with dot products of bytes.
-    vnni: bool,
+    bytes: ByteProducts,
     /// AVX-512 with dot products of bf16.
     bf16: bool,
+}
+
+/// How products of bytes are summed, the slowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(not(target_arch = "aarch64"), allow(dead_code, reason = "processors differ in them"))]
+pub(crate) enum ByteProducts {
+    /// By several instructions for four of them.
+    Widened,
+    /// By one for four: AVX-512's VNNI, `dotprod` of ARM.
+    Dots,
+    /// By one for two rows of eight with two others: `i8mm` of ARM.
+    Matrices,
+}
+
+impl ByteProducts {
+    /// The most that this machine has beside an instruction set.
+    fn best(isa: Isa) -> Self {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if is_x86_feature_detected!("avx512vnni") => Self::Dots,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon if is_aarch64_feature_detected!("dotprod") => {
+                if is_aarch64_feature_detected!("i8mm") { Self::Matrices } else { Self::Dots }
+            }
+            _ => Self::Widened,
+        }
+    }
 }
 
 /// Work that is written once for all instruction sets.
@@ -64,7 +96,7 @@ impl SupportedIsa {
             return Err(CpuError::MissingIsa { isa });
         }
         let is_avx512 = isa == Isa::Avx512;
-        Ok(Self { isa, vnni: is_avx512 && has_vnni(), bf16: is_avx512 && has_bf16() })
+        Ok(Self { isa, bytes: ByteProducts::best(isa), bf16: is_avx512 && has_bf16() })
     }
 
     /// Which one it is.
@@ -85,16 +117,18 @@ impl SupportedIsa {
             Isa::Avx2 => unsafe { run_avx2(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: NEON is part of the aarch64 baseline.
-            Isa::Neon => unsafe { kernel.run::<crate::simd::neon::Neon>() },
+            Isa::Neon => unsafe { kernel.run::<Neon<WIDENED>>() },
             // SAFETY: portable code needs no feature; sets of other targets are never made.
             _ => unsafe { kernel.run::<Portable>() },
         }
     }
 
-    /// The same without dot products of bytes in one instruction.
+    /// The same with each way to sum products of bytes that it has, the slowest first.
     #[cfg(test)]
-    pub(crate) fn without_vnni(self) -> Self {
-        Self { vnni: false, ..self }
+    pub(crate) fn with_each_of_byte_products(self) -> Vec<Self> {
+        let all = [ByteProducts::Widened, ByteProducts::Dots, ByteProducts::Matrices];
+        let had = all.into_iter().filter(|bytes| *bytes <= self.bytes);
+        had.map(|bytes| Self { bytes, ..self }).collect()
     }
 
     /// Whether products of bytes are summed in one instruction, without a sign on one side.
@@ -107,8 +141,10 @@ impl SupportedIsa {
     pub(crate) fn run_bytes<K: ByteKernel>(self, kernel: K) -> K::Output {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as in `run`; `vnni` is only true where it was detected.
-            Isa::Avx512 if self.vnni => unsafe { run_bytes_avx512_vnni(kernel) },
+            // SAFETY: as in `run`; there are only more than `Widened` where they were detected.
+            Isa::Avx512 if self.bytes > ByteProducts::Widened => unsafe {
+                run_bytes_avx512_vnni(kernel)
+            },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as in `run`.
             Isa::Avx512 => unsafe { run_bytes_avx512(kernel) },
@@ -116,8 +152,14 @@ impl SupportedIsa {
             // SAFETY: as in `run`.
             Isa::Avx2 => unsafe { run_bytes_avx2(kernel) },
             #[cfg(target_arch = "aarch64")]
-            // SAFETY: as in `run`.
-            Isa::Neon => unsafe { kernel.run::<crate::simd::neon::Neon>() },
+            // SAFETY: as in `run`; there are only more than `Widened` where they were detected.
+            Isa::Neon => unsafe {
+                match self.bytes {
+                    ByteProducts::Widened => kernel.run::<Neon<WIDENED>>(),
+                    ByteProducts::Dots => run_bytes_dotprod(kernel),
+                    ByteProducts::Matrices => run_bytes_i8mm(kernel),
+                }
+            },
             // SAFETY: as in `run`.
             _ => unsafe { kernel.run::<Portable>() },
         }
@@ -169,6 +211,18 @@ impl SupportedIsa {
     }
 }
 
+impl fmt::Display for SupportedIsa {
+    /// Its name, and what an ARM processor has beside NEON.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let more = match (self.isa, self.bytes) {
+            (Isa::Neon, ByteProducts::Dots) => " with dotprod",
+            (Isa::Neon, ByteProducts::Matrices) => " with i8mm",
+            _ => "",
+        };
+        write!(f, "{}{more}", self.isa)
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
@@ -211,14 +265,18 @@ fn run_pairs_avx512<K: PairKernel>(kernel: K) -> K::Output {
     unsafe { kernel.run::<crate::simd::avx512::Avx512<false>>() }
 }
 
-#[cfg(target_arch = "x86_64")]
-fn has_vnni() -> bool {
-    is_x86_feature_detected!("avx512vnni")
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+fn run_bytes_dotprod<K: ByteKernel>(kernel: K) -> K::Output {
+    // SAFETY: this function has the features.
+    unsafe { kernel.run::<Neon<DOTS>>() }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn has_vnni() -> bool {
-    false
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod,i8mm")]
+fn run_bytes_i8mm<K: ByteKernel>(kernel: K) -> K::Output {
+    // SAFETY: this function has the features.
+    unsafe { kernel.run::<Neon<MATRICES>>() }
 }
 
 #[cfg(target_arch = "x86_64")]

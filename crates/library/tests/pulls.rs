@@ -1,6 +1,7 @@
 //! What is downloaded, where it lies, and how it is found and removed.
 
 use std::fs;
+#[cfg(unix)]
 use std::path::Path;
 use std::thread;
 use std::time::Duration;

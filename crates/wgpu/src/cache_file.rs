@@ -55,6 +55,7 @@ pub(crate) fn write(path: &Path, data: &[u8]) -> io::Result<()> {
 
 /// What this user alone may enter.
 fn private_folder() -> fs::DirBuilder {
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "folders of a user are private there"))]
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);

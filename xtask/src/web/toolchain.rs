@@ -1,16 +1,18 @@
-//! A toolchain that compiles for browsers: rustup's target where it is installed, else Debian's
-//! compiler, which builds the standard library from source.
+//! What compiles the module for browsers and builds the page.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::debian;
-use crate::process::{cargo, run as run_child};
+use crate::cross::Target;
+use crate::process::run as run_child;
 use crate::setup::{self, Source, Tool};
 
 pub(super) const TARGET: &str = "wasm32-unknown-unknown";
+
+/// The browser, as a machine that is compiled for. rustup's compiler brings its linker.
+const MACHINE: Target = Target { triple: TARGET, linker: None, std_parts: "std,panic_abort" };
 
 /// How the module is compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,38 +92,20 @@ pub(super) const BROWSER: &[Tool] = &[Tool {
 
 /// What building needs of the system.
 pub(super) fn tools() -> impl Iterator<Item = &'static Tool> {
-    let uses_debian = !rustup_has_target() && debian::is_here();
-    let (compiler, linker) = if uses_debian { (debian::TOOLS, LINKER) } else { (&[][..], &[][..]) };
+    let compiler = MACHINE.compiler_tools();
+    let linker = if compiler.is_empty() { &[][..] } else { LINKER };
     NODE.iter().chain(compiler).chain(linker)
 }
 
 /// The call of cargo that compiles the crate.
 pub(super) fn build_command(profile: Profile) -> Result<Command> {
-    let profile = profile.name();
-    let build = format!("build --profile {profile} --target {TARGET} --package longview-web");
-    if rustup_has_target() {
-        return Ok(cargo(&build));
+    let mut command =
+        MACHINE.cargo(&format!("build --profile {} --package longview-web", profile.name()))?;
+    if !MACHINE.is_of_rustup() {
+        setup::require(LINKER)?;
+        command.env(MACHINE.variable("LINKER"), DEBIAN_LINKER);
     }
-    let instead = format!("run `rustup target add {TARGET}`");
-    if !debian::is_here() {
-        bail!("no toolchain for browsers: {instead}");
-    }
-    let mut command = debian::cargo(&instead)?;
-    setup::require(LINKER)?;
-    command.args(build.split(' ')).arg("-Zbuild-std=std,panic_abort");
-    command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", DEBIAN_LINKER);
     Ok(command)
-}
-
-/// Whether the toolchain in use has the target's standard library.
-fn rustup_has_target() -> bool {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let mut command = Command::new(rustc);
-    let output = command.args(["--print", "target-libdir", "--target", TARGET]).output();
-    output.is_ok_and(|output| {
-        let folder = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        output.status.success() && Path::new(&folder).is_dir()
-    })
 }
 
 #[cfg(test)]

@@ -150,11 +150,8 @@ impl Part<'_> {
         let w = unit_codes::<S>(at, 0, self.width);
         for g in 0..self.vectors {
             let [high, low] = &self.rounded.bytes[g];
-            let start = self.start::<S>(g);
-            let sums = [
-                S::dot::<8, 8>(start[0], &w, 0, high.as_ptr()),
-                S::dot::<8, 8>(start[1], &w, 0, low.as_ptr()),
-            ];
+            let both = [high.as_ptr(), low.as_ptr()];
+            let sums = S::dot_two::<8, 8>(self.start::<S>(g), &w, 0, both);
             self.put::<S>(g, sums, rows, to);
         }
     }
@@ -169,10 +166,8 @@ impl Part<'_> {
             let w = unit_codes::<S>(at, column, self.width);
             for g in 0..self.vectors {
                 let [high, low] = &self.rounded.bytes[g];
-                sums[g] = [
-                    S::dot::<8, 8>(sums[g][0], &w, 0, high.as_ptr().add(column)),
-                    S::dot::<8, 8>(sums[g][1], &w, 0, low.as_ptr().add(column)),
-                ];
+                let both = [high.as_ptr().add(column), low.as_ptr().add(column)];
+                sums[g] = S::dot_two::<8, 8>(sums[g], &w, 0, both);
             }
         }
         for g in 0..self.vectors {
@@ -265,7 +260,7 @@ mod tests {
     fn sets() -> Vec<SupportedIsa> {
         let available = Isa::ALL.iter().copied().filter(|isa| isa.is_available());
         let chosen = available.map(|isa| SupportedIsa::choose(Some(isa)).unwrap());
-        chosen.flat_map(|isa| [isa, isa.without_vnni()]).collect()
+        chosen.flat_map(SupportedIsa::with_each_of_byte_products).collect()
     }
 
     #[test]

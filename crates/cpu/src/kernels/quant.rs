@@ -356,18 +356,21 @@ impl QuantTiles<'_> {
                 }
                 continue;
             }
-            for i in 0..R {
-                let a = codes.add((i * self.tiles.n_cols + u * UNIT) * n_planes);
-                let start = sums.add((i * n_units + u) * n_sums);
-                let s = S::splat(*x_scales.add(i * n_units + u));
-                let dots = unit_dots::<S, F>(&w, a, start, n_planes);
-                y[i] = S::fma(S::mul(d[0], s), S::to_float(dots[0]), y[i]);
-                if F::HALVES == 2 {
-                    y[i] = S::fma(S::mul(d[1], s), S::to_float(dots[1]), y[i]);
-                }
-                if F::HAS_MIN {
-                    y[i] = S::fma(m, S::splat(f32::from_bits(*start)), y[i]);
-                }
+            let code = |i: usize| codes.add((i * self.tiles.n_cols + u * UNIT) * n_planes);
+            let start = |i: usize| sums.add((i * n_units + u) * n_sums);
+            let scale = |i: usize| *x_scales.add(i * n_units + u);
+            let mut i = 0;
+            while S::TWO_ROWS && i + 1 < R {
+                let (a, from) = ([code(i), code(i + 1)], [start(i), start(i + 1)]);
+                let dots = unit_dots_of_two::<S, F>(&w, a, from, n_planes);
+                y[i] = add_unit::<S, F>(y[i], dots[0], d, m, scale(i), from[0]);
+                y[i + 1] = add_unit::<S, F>(y[i + 1], dots[1], d, m, scale(i + 1), from[1]);
+                i += 2;
+            }
+            while i < R {
+                let dots = unit_dots::<S, F>(&w, code(i), start(i), n_planes);
+                y[i] = add_unit::<S, F>(y[i], dots, d, m, scale(i), start(i));
+                i += 1;
             }
         }
         for i in 0..R {
@@ -400,6 +403,28 @@ impl QuantTiles<'_> {
     }
 }
 
+/// `y` with what a unit adds to it: products of its halves, scales of the weights, the smallest
+/// value, the scale of the activations, and where their sum is.
+#[inline(always)]
+unsafe fn add_unit<S: ByteSimd, F: Format>(
+    y: S::V,
+    dots: [S::I; 2],
+    d: [S::V; 2],
+    m: S::V,
+    scale: f32,
+    sum: *const u32,
+) -> S::V {
+    let s = S::splat(scale);
+    let mut y = S::fma(S::mul(d[0], s), S::to_float(dots[0]), y);
+    if F::HALVES == 2 {
+        y = S::fma(S::mul(d[1], s), S::to_float(dots[1]), y);
+    }
+    if F::HAS_MIN {
+        y = S::fma(m, S::splat(f32::from_bits(*sum)), y);
+    }
+    y
+}
+
 /// The products of a unit's codes with all planes of a row's, for each of the halves that have a
 /// scale of their own.
 #[inline(always)]
@@ -410,6 +435,24 @@ unsafe fn unit_dots<S: ByteSimd, F: Format>(
     n_planes: usize,
 ) -> [S::I; 2] {
     let mut dots = [S::zero_int(); 2];
+    // The planes are two rows of activations for the same codes.
+    if S::TWO_ROWS && n_planes == 2 {
+        let a = [a, a.add(UNIT)];
+        if F::HALVES == 2 {
+            for h in 0..2 {
+                let start = [sums.add(h), sums.add(2 + h)];
+                let at = [a[0].add(UNIT / 2 * h), a[1].add(UNIT / 2 * h)];
+                let [high, low] = dot_of_two::<S, F, 4>(start, w, 4 * h, at);
+                dots[h] = S::add_128(low, high);
+            }
+        } else {
+            // With a smallest value there is one sum for both, and nothing reads it here.
+            let start = [sums, sums.wrapping_add(1)];
+            let [high, low] = dot_of_two::<S, F, 8>(start, w, 0, a);
+            dots[0] = S::add_128(low, high);
+        }
+        return dots;
+    }
     for plane in 0..n_planes {
         let a = a.add(plane * UNIT);
         if F::HALVES == 2 {
@@ -425,6 +468,56 @@ unsafe fn unit_dots<S: ByteSimd, F: Format>(
         }
     }
     dots
+}
+
+/// [`unit_dots`] of two rows.
+#[inline(always)]
+unsafe fn unit_dots_of_two<S: ByteSimd, F: Format>(
+    w: &[S::B; 8],
+    a: [*const i8; 2],
+    sums: [*const u32; 2],
+    n_planes: usize,
+) -> [[S::I; 2]; 2] {
+    let mut dots = [[S::zero_int(); 2]; 2];
+    for plane in 0..n_planes {
+        for h in 0..F::HALVES {
+            let (mut start, mut codes) = (sums, a);
+            for i in 0..2 {
+                start[i] = sums[i].wrapping_add(F::HALVES * plane + h);
+                codes[i] = a[i].add(plane * UNIT + UNIT / 2 * h);
+            }
+            let two = if F::HALVES == 2 {
+                dot_of_two::<S, F, 4>(start, w, 4 * h, codes)
+            } else {
+                dot_of_two::<S, F, 8>(start, w, 0, codes)
+            };
+            for i in 0..2 {
+                dots[i][h] = S::add_128(two[i], dots[i][h]);
+            }
+        }
+    }
+    dots
+}
+
+/// Dot products of two rows of activations from their sums on; in a format with a smallest value
+/// these are no whole numbers, and added elsewhere.
+#[inline(always)]
+unsafe fn dot_of_two<S: ByteSimd, F: Format, const N: usize>(
+    sums: [*const u32; 2],
+    w: &[S::B; 8],
+    from: usize,
+    a: [*const i8; 2],
+) -> [S::I; 2] {
+    let mut start = [S::zero_int(); 2];
+    if !F::HAS_MIN {
+        start = [S::splat_int(sums[0].cast()), S::splat_int(sums[1].cast())];
+    }
+    match const { multiplied_bits(F::TY) } {
+        4 => S::dot_two::<N, 4>(start, w, from, a),
+        5 => S::dot_two::<N, 5>(start, w, from, a),
+        6 => S::dot_two::<N, 6>(start, w, from, a),
+        _ => S::dot_two::<N, 8>(start, w, from, a),
+    }
 }
 
 /// Prefetches the cache lines of `len` bytes.

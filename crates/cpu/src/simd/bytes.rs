@@ -17,6 +17,8 @@ pub(crate) trait ByteSimd: Simd {
     const BIASED: bool;
     /// Rows of activations in a register tile.
     const X_ROWS: usize;
+    /// Whether [`ByteSimd::dot_two`] is less work than [`ByteSimd::dot`] twice.
+    const TWO_ROWS: bool = false;
 
     unsafe fn load_bytes(p: *const u8) -> Self::B;
     /// 16 bytes of each of the first `LANES` rows: lane l of register j has bytes `4 j..4 j + 4` of
@@ -68,4 +70,18 @@ pub(crate) trait ByteSimd: Simd {
         from: usize,
         a: *const i8,
     ) -> Self::I;
+
+    /// [`ByteSimd::dot`] of the same codes with two rows of activations.
+    #[inline(always)]
+    unsafe fn dot_two<const N: usize, const BITS: usize>(
+        start: [Self::I; 2],
+        w: &[Self::B; 8],
+        from: usize,
+        a: [*const i8; 2],
+    ) -> [Self::I; 2] {
+        [
+            Self::dot::<N, BITS>(start[0], w, from, a[0]),
+            Self::dot::<N, BITS>(start[1], w, from, a[1]),
+        ]
+    }
 }

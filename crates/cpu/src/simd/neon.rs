@@ -1,17 +1,27 @@
 //! NEON on 64-bit ARM: four lanes, thirty-two registers.
 
 use std::arch::aarch64::*;
+use std::arch::asm;
 
 use half::{bf16, f16};
 
 use super::bytes::ByteSimd;
 use super::{MAX_LANES, Simd};
 
-/// The set of every 64-bit ARM processor.
+/// The set of every 64-bit ARM processor, with products of bytes as `BYTES` says: [`WIDENED`],
+/// [`DOTS`] or [`MATRICES`].
 #[derive(Clone, Copy)]
-pub(crate) struct Neon;
+pub(crate) struct Neon<const BYTES: u8>;
 
-impl Simd for Neon {
+/// Products of bytes become 16 bits, then 32: any processor.
+pub(crate) const WIDENED: u8 = 0;
+/// Dot products of four bytes are one instruction: the feature `dotprod`.
+pub(crate) const DOTS: u8 = 1;
+/// So are products of two rows of eight bytes with two others: the feature `i8mm`, beside
+/// `dotprod`.
+pub(crate) const MATRICES: u8 = 2;
+
+impl<const BYTES: u8> Simd for Neon<BYTES> {
     type V = float32x4_t;
     const LANES: usize = 4;
     const MR: usize = 8;
@@ -170,11 +180,12 @@ impl Simd for Neon {
     }
 }
 
-impl ByteSimd for Neon {
+impl<const BYTES: u8> ByteSimd for Neon<BYTES> {
     type B = uint8x16_t;
     type I = int32x4_t;
     const BIASED: bool = false;
     const X_ROWS: usize = 8;
+    const TWO_ROWS: bool = BYTES == MATRICES;
 
     #[inline(always)]
     unsafe fn load_bytes(p: *const u8) -> uint8x16_t {
@@ -246,6 +257,16 @@ impl ByteSimd for Neon {
         from: usize,
         a: *const i8,
     ) -> int32x4_t {
+        if BYTES != WIDENED {
+            // Two sums, because a dot product has a latency of three to four cycles.
+            let mut sums = [start, vdupq_n_s32(0)];
+            for i in 0..N {
+                let a = vdupq_n_s32(a.cast::<i32>().add(i).read_unaligned());
+                let (w, a) = (vreinterpretq_s8_u8(w[from + i]), vreinterpretq_s8_s32(a));
+                sums[i % 2] = dot_of_fours(sums[i % 2], w, a);
+            }
+            return vaddq_s32(sums[0], sums[1]);
+        }
         // A lane of 16 bits takes one product a turn: twice as many turns as sums of pairs.
         let run = 2 * super::pairs_in_16_bits(BITS);
         let mut sum = start;
@@ -264,4 +285,67 @@ impl ByteSimd for Neon {
         }
         sum
     }
+
+    #[inline(always)]
+    unsafe fn dot_two<const N: usize, const BITS: usize>(
+        start: [int32x4_t; 2],
+        w: &[uint8x16_t; 8],
+        from: usize,
+        a: [*const i8; 2],
+    ) -> [int32x4_t; 2] {
+        if BYTES != MATRICES {
+            let one = |i: usize| Self::dot::<N, BITS>(start[i], w, from, a[i]);
+            return [one(0), one(1)];
+        }
+        // Lanes of a sum: a row of codes with the first activations, with the second ones, then the
+        // next row of codes.
+        let mut low = vzip1q_s32(start[0], start[1]);
+        let mut high = vzip2q_s32(start[0], start[1]);
+        let mut i = 0;
+        while i < N {
+            let eight = |row: *const i8| vld1_s8(row.add(4 * i));
+            let both = vcombine_s8(eight(a[0]), eight(a[1]));
+            let first = vreinterpretq_s32_u8(w[from + i]);
+            let second = vreinterpretq_s32_u8(w[from + i + 1]);
+            let upper = vreinterpretq_s8_s32(vzip1q_s32(first, second));
+            let lower = vreinterpretq_s8_s32(vzip2q_s32(first, second));
+            low = product_of_eights(low, upper, both);
+            high = product_of_eights(high, lower, both);
+            i += 2;
+        }
+        [vuzp1q_s32(low, high), vuzp2q_s32(low, high)]
+    }
+}
+
+/// `sum` and, in each lane, the dot product of its four bytes. (The intrinsic is not stable.)
+///
+/// # Safety
+/// The processor has `dotprod`, and so has the function that this is inlined into.
+#[inline(always)]
+unsafe fn dot_of_fours(mut sum: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
+    asm!(
+        "sdot {sum:v}.4s, {w:v}.16b, {a:v}.16b",
+        sum = inout(vreg) sum,
+        w = in(vreg) w,
+        a = in(vreg) a,
+        options(pure, nomem, nostack, preserves_flags)
+    );
+    sum
+}
+
+/// `sum` and the products of the halves of `w` with those of `a`, eight bytes each: first with
+/// first, first with second, second with first, second with second. (The intrinsic is not stable.)
+///
+/// # Safety
+/// The processor has `i8mm`, and so has the function that this is inlined into.
+#[inline(always)]
+unsafe fn product_of_eights(mut sum: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
+    asm!(
+        "smmla {sum:v}.4s, {w:v}.16b, {a:v}.16b",
+        sum = inout(vreg) sum,
+        w = in(vreg) w,
+        a = in(vreg) a,
+        options(pure, nomem, nostack, preserves_flags)
+    );
+    sum
 }
