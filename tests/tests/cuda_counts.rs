@@ -1,8 +1,8 @@
 //! What a decoded token costs on a CUDA device, by count: nodes of graphs a layer, nodes that are
 //! given other arguments, work that is handed over, waits.
 //!
-//! The shape is that of Llama-3.1-8B with fewer and narrower layers: weights of bf16, four query
-//! heads to a KV head, two dense layers below those that recall. What a layer costs is the
+//! The shape is that of Llama-3.1-8B with fewer and narrower layers: weights of bf16, eight KV heads
+//! with four query heads each, two dense layers below those that recall. What a layer costs is the
 //! difference of two models, so what a token costs once does not count.
 
 #![expect(clippy::print_stdout, reason = "tests say what they counted")]
@@ -26,15 +26,15 @@ const DENSE_LAYERS: usize = 2;
 /// Decoded tokens that are counted.
 const N: u64 = 6;
 
-/// Four query heads to a KV head, as Llama-3.1-8B has.
+/// As many heads as Llama-3.1-8B has.
 fn dims(n_layers: usize) -> Dims {
     Dims {
         name: "Llama-3.1-8B, small",
         has_bias: false,
         n_layers,
         hidden: 64,
-        n_q_heads: 8,
-        n_kv_heads: 2,
+        n_q_heads: 32,
+        n_kv_heads: 8,
         head_dim: 16,
         ffn: 128,
         vocab: 64,
@@ -63,6 +63,7 @@ struct Cost {
     by_kernel: BTreeMap<&'static str, f64>,
     copies: f64,
     nodes_set: f64,
+    /// Graphs launched, and commands that were handed over by themselves.
     submits: f64,
     waits: f64,
     n_recalling: usize,
@@ -130,6 +131,25 @@ fn a_layer_that_recalls_takes_few_nodes_and_a_token_few_updates() {
     assert_eq!((few.n_recalling, many.n_recalling), (2, 4));
     let (nodes, parts) = layer(&few, &many, 2.0);
     println!("a layer that recalls: {nodes} nodes: {parts:?}");
-    println!("a token of {} layers: {many:?}", 6);
-    println!("nodes set of 4 layers {}, of 6 {}", few.nodes_set, many.nodes_set);
+    println!("a token of 6 layers: {many:?}");
+    // It was 22.
+    assert_eq!(nodes, 12.0, "{parts:?}");
+    // What attends all rows is told how many there are: two kernels of each dense layer. It was one
+    // more with each layer.
+    assert_eq!((few.nodes_set, many.nodes_set), (4.0, 4.0));
+    assert_eq!(many.copies, 2.0, "the token, and what was recalled");
+    assert_eq!(many.waits, 1.0);
+    let n_told = many.by_kernel["upload_words"];
+    assert!(n_told <= 6.0, "{n_told} times the host tells something");
+    assert_eq!(n_told, few.by_kernel["upload_words"]);
+}
+
+/// Without recall a layer is attention and three products.
+#[test]
+fn a_layer_that_attends_everything_takes_few_nodes() {
+    let (few, many) = (cost(2, Preset::Full), cost(4, Preset::Full));
+    let (nodes, parts) = layer(&few, &many, 2.0);
+    println!("a layer that attends everything: {nodes} nodes: {parts:?}");
+    assert_eq!(nodes, 7.0, "{parts:?}");
+    assert_eq!(many.waits, 1.0);
 }

@@ -80,8 +80,11 @@ impl RandomFolder {
         let path = std::env::temp_dir().join(format!("longview-bench-{process}-{n}"));
         std::fs::create_dir_all(&path)?;
         let folder = Self { path };
-        let (class, model_type) =
-            if dims.has_bias { ("Qwen2ForCausalLM", "qwen2") } else { ("LlamaForCausalLM", "llama") };
+        let (class, model_type) = if dims.has_bias {
+            ("Qwen2ForCausalLM", "qwen2")
+        } else {
+            ("LlamaForCausalLM", "llama")
+        };
         let config = format!(
             r#"{{"architectures":["{class}"],"model_type":"{model_type}","hidden_size":{},
             "intermediate_size":{},"num_hidden_layers":{},"num_attention_heads":{},
