@@ -134,8 +134,8 @@ MATVEC(bf16, bf16, 8)
 // elements that rotate, and of v, it owns 4 rows in sequence.
 // `gated`: activation(gate) * up. A block owns 2 rows of the gate and the same 2 of up.
 //
-// The norm is not stored: every block sums the squares of x, which comes from cache, while the first
-// elements of W are on their way. What meets W is then what `rms_norm` would have written.
+// The norm is not stored: every block sums the squares of x, which comes from cache, while its
+// first elements of W are on their way. What meets W is then what `rms_norm` would have written.
 //
 // Bytes: W, once. Bound: memory.
 

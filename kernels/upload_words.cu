@@ -1,9 +1,10 @@
 // Words that the host has for many places of device memory, each to its own: what the host tells
 // the device between two ops, in one launch whose arguments stay the same.
 //
-// A block of host memory of BLOCK_WORDS words, in units of 4: how many entries and words there are;
-// then for each entry where it goes (low and high half of the address) and which of the words is its
-// first; from unit UNITS_BEFORE on the words, one entry's after the other's. Entries do not overlap.
+// A block of host memory of BLOCK_WORDS words, in units of 4: how many entries and words there
+// are; then for each entry where it goes (low and high half of the address) and which of the words
+// is its first; from unit UNITS_BEFORE on the words, one entry's after the other's. Entries do not
+// overlap.
 //
 // One block, which asks for all that it may need at once: a way to the host's memory and back is
 // what this costs. A thread finds the entry of a word by bisection.

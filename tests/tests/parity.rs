@@ -114,8 +114,8 @@ fn cuda_passes_without_a_gpu() {
     an_old_device_passes_elsewhere(old);
 }
 
-/// Several ops in one launch against the reference, which makes them one by one; to the bit the same
-/// in either order of threads and on an old device.
+/// Several ops in one launch against the reference, which makes them one by one; to the bit the
+/// same in either order of threads and on an old device.
 #[test]
 fn fused_calls_pass_in_every_order() {
     let launched = of_fused_calls();

@@ -107,8 +107,8 @@ fn nothing_is_allocated_after_the_first_product() {
 /// What waits is handed over before the call, and either that is refused loses the device.
 #[test]
 fn a_product_comes_after_what_was_given_before() {
-    // Weight and bias, rows and what `out` holds are brought, the rows are rounded: commands 0 to 4.
-    // Then comes the product.
+    // Weight and bias, rows and what `out` holds are brought, the rows are rounded: commands 0 to
+    // 4. Then comes the product.
     for refused in [4, 5] {
         let options = EmulatedOptions {
             library: EmulatedLibrary::Right,

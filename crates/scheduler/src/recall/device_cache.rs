@@ -148,8 +148,8 @@ impl<B: Backend> DeviceCache<B> {
     }
 
     /// Says how many entries a layer's lists have before rows are looked up. As a rule those of all
-    /// layers have as many, so the first layer of a step says it for all: on a device of its own one
-    /// way to the device serves them.
+    /// layers have as many, so the first layer of a step says it for all: one way to the device
+    /// serves them.
     fn put_listed(&mut self, backend: &B, selection: SelectionId, counts: &[u32]) -> OpResult<()> {
         let (h, begins) = (self.n_heads, std::mem::take(&mut self.begins));
         let Self { listed, is_listed, counts: on_device, .. } = self;
