@@ -2,8 +2,8 @@
 //! given other arguments, work that is handed over, waits.
 //!
 //! The shape is that of Llama-3.1-8B with fewer and narrower layers: weights of bf16, eight KV
-//! heads with four query heads each, two dense layers below those that recall. What a layer costs is the
-//! difference of two models, so what a token costs once does not count.
+//! heads with four query heads each, two dense layers below those that recall. What a layer costs
+//! is the difference of two models, so what a token costs once does not count.
 
 #![expect(clippy::print_stdout, reason = "tests say what they counted")]
 

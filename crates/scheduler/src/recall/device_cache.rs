@@ -208,7 +208,10 @@ impl<B: Backend> DeviceCache<B> {
         let h = self.n_heads;
         for (i_layer, layer) in layers.enumerate() {
             let counts = &self.host_counts[i_layer * COUNTS * h..][..COUNTS * h];
-            stats.attended_last[layer * h..][..h].copy_from_slice(&counts[..h]);
+            // A layer that has looked nothing up only has what it was told.
+            if !self.is_listed[i_layer] {
+                stats.attended_last[layer * h..][..h].copy_from_slice(&counts[..h]);
+            }
             let totals = counts[2 * h..].iter().zip(&mut self.reported[i_layer * 2 * h..]);
             for (i, (total, reported)) in totals.enumerate() {
                 let new = u64::from(total.wrapping_sub(*reported));
