@@ -1,7 +1,11 @@
 // Row rows[t] of every KV head gets k[t, head] and then v[t, head], rounded to the rows' type. k
 // and v are [T, Hkv, Dh]; dst is [Hkv, dst_head_stride, 2, Dh]. A row outside is left out.
 //
-// A thread owns one element of one row; of rows of 8 bits (shared/coded.cuh) a warp owns a row.
+// With a second destination the same goes there too, to rows of its own: what a decoded token's row
+// comes to on the device and in the host store.
+//
+// A thread owns one element of one row; of rows of 8 bits (shared/coded.cuh) a warp owns a row. The
+// second dimension of the grid is the destination.
 //
 // Bytes: 8 T Hkv Dh in, 2 T Hkv Dh elements out. Bound: memory; in a decode step, latency.
 #include "shared/coded.cuh"
@@ -11,13 +15,31 @@ struct KvScatterArgs {
     const float* v;
     const u32* rows;
     void* dst;
+    const u32* more_rows;
+    void* more_dst;
     u32 n_tokens;
     u32 n_kv_heads;
     u32 head_dim;
     u32 dst_head_stride;
+    u32 more_head_stride;
+    u32 unused;
 };
 
 constexpr u32 THREADS = 256;
+
+// Where a block writes.
+struct Destination {
+    const u32* rows;
+    void* dst;
+    u32 head_stride;
+};
+
+DEVICE Destination destination_of_block(const KvScatterArgs& p) {
+    if (blockIdx.y == 0) {
+        return {p.rows, p.dst, p.dst_head_stride};
+    }
+    return {p.more_rows, p.more_dst, p.more_head_stride};
+}
 
 template <typename T> DEVICE void scatter(const KvScatterArgs& p) {
     const u32 width = 2 * p.head_dim;
@@ -29,14 +51,15 @@ template <typename T> DEVICE void scatter(const KvScatterArgs& p) {
         return;
     }
     const u64 head = entry - token * p.n_kv_heads;
-    const u32 row = p.rows[token];
-    if (row >= p.dst_head_stride) {
+    const Destination to_rows = destination_of_block(p);
+    const u32 row = to_rows.rows[token];
+    if (row >= to_rows.head_stride) {
         return;
     }
     const u64 from = entry * p.head_dim;
     const float value = i < p.head_dim ? p.k[from + i] : p.v[from + i - p.head_dim];
-    T* dst = static_cast<T*>(p.dst);
-    narrow(value, dst[(head * p.dst_head_stride + row) * width + i]);
+    T* dst = static_cast<T*>(to_rows.dst);
+    narrow(value, dst[(head * to_rows.head_stride + row) * width + i]);
 }
 
 // The largest size of numbers by their bits, where not-a-number and infinity are the largest of
@@ -79,12 +102,13 @@ KERNEL(kv_scatter_q8, KvScatterArgs, THREADS) {
         return;
     }
     const u64 head = entry - token * p.n_kv_heads;
-    const u32 row = p.rows[token];
-    if (row >= p.dst_head_stride) {
+    const Destination to_rows = destination_of_block(p);
+    const u32 row = to_rows.rows[token];
+    if (row >= to_rows.head_stride) {
         return;
     }
     const u32 width = coded_row(p.head_dim);
-    coded* to = static_cast<coded*>(p.dst) + (head * p.dst_head_stride + row) * width;
+    coded* to = static_cast<coded*>(to_rows.dst) + (head * to_rows.head_stride + row) * width;
     u8* scales = reinterpret_cast<u8*>(to + 2 * p.head_dim);
     const u32 n_key_scales = key_scales(p.head_dim);
     const float* k = p.k + entry * p.head_dim;

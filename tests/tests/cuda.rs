@@ -272,7 +272,8 @@ fn a_token_is_a_graph_and_one_wait() {
         assert_eq!(after.graphs, before.graphs, "{}: graphs made", policy.preset);
         assert_eq!(cost.readbacks, n as u64, "{}", policy.preset);
         let n_kernels = cost.dispatches / n as u64;
-        assert!(n_kernels >= 30, "{n_kernels} kernels a token");
+        // Three layers of 7 to 12 kernels, the embedding, the norm and the product at the end.
+        assert!((20..=45).contains(&n_kernels), "{n_kernels} kernels a token");
         // The layers are a graph and the output is another; the choice of the token is too short
         // for one.
         let n_submits = cost.submits / n as u64;

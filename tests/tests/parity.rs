@@ -13,8 +13,9 @@ use longview_cuda_emulation::{
     EmulatedDriver, EmulatedLibrary, EmulatedOptions, Library, sanitizer,
 };
 use longview_ops::corpus::{self, Case, Outcome, Plan, Values, corpus};
+use longview_ops::fused_case::FusedCase;
 use longview_ops::parity::{ParitySummary, format_parity, run_parity};
-use longview_ops::{Backend, Op, ReferenceBackend};
+use longview_ops::{Activation, Backend, Op, ReferenceBackend};
 use longview_tests::backends::{
     Sample, UnknownBackend, cuda_emulated, not_run, parity_rows, parse_list,
 };
@@ -106,10 +107,68 @@ fn cuda_passes_without_a_gpu() {
     let old = passes_in_every_order(&backend);
     let mut launched = backend.driver().launched();
     launched.extend(by_library());
+    launched.extend(of_fused_calls());
     let idle = Kernel::ALL.iter().map(|kernel| kernel.facts().name);
     let idle: Vec<_> = idle.filter(|name| !launched.contains(name)).collect();
     assert!(idle.is_empty(), "never launched: {}", idle.join(", "));
     an_old_device_passes_elsewhere(old);
+}
+
+/// Several ops in one launch against the reference, which makes them one by one; to the bit the
+/// same in either order of threads and on an old device.
+#[test]
+fn fused_calls_pass_in_every_order() {
+    let launched = of_fused_calls();
+    assert!(launched.contains("norm_matvec_bf16_1"), "{launched:?}");
+}
+
+/// The kernels that fused calls launch, which must be right.
+fn of_fused_calls() -> BTreeSet<&'static str> {
+    let forward = &emulated(EmulatedOptions { n_workers: 3, ..Default::default() });
+    let backward = EmulatedOptions { backward: true, n_workers: 1, ..Default::default() };
+    let old = EmulatedOptions { compute_capability: (7, 5), ..Default::default() };
+    let others = [emulated(backward), emulated(old)];
+    let bits = |floats: Vec<f32>| -> Vec<u32> { floats.into_iter().map(f32::to_bits).collect() };
+    let made = |backend: &CudaBackend<EmulatedDriver>, case: &FusedCase, activation| {
+        let mut made = pollster::block_on(case.project(backend)).expect("q, k and v");
+        made.push(pollster::block_on(case.gated(backend, activation)).expect("a gated product"));
+        made.into_iter().flat_map(bits).collect::<Vec<_>>()
+    };
+    for case in FusedCase::all() {
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            let error = pollster::block_on(case.error_of(forward, activation)).expect("a call");
+            let is_right = [error.project, error.gated].iter().all(|error| *error <= case.most());
+            assert!(is_right, "{case:?}: {error:?}");
+            let expected = made(forward, &case, activation);
+            for other in &others {
+                assert_eq!(made(other, &case, activation), expected, "{case:?}");
+            }
+        }
+    }
+    forward.driver().launched()
+}
+
+/// A norm with what reads it is one launch for each four rows.
+#[test]
+fn a_fused_call_of_few_rows_is_one_launch() {
+    let backend = emulated(EmulatedOptions::default());
+    for n_rows in 1..=8 {
+        let before = backend.driver().launches();
+        let case = FusedCase { n_rows, width: 1028, ..FusedCase::DECODE };
+        pollster::block_on(case.project(&backend)).expect("q, k and v");
+        pollster::block_on(case.gated(&backend, Activation::Silu)).expect("a gated product");
+        let after = backend.driver().launches();
+        let n = |name| after.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0);
+        let (one, four) = (n("norm_matvec_bf16_1"), n("norm_matvec_bf16_4"));
+        let expected = match n_rows {
+            1 => (2, 0),
+            2..=4 => (0, 2),
+            5 => (2, 2),
+            _ => (0, 4),
+        };
+        assert_eq!((one, four), expected, "{n_rows} rows");
+        assert_eq!(n("matvec_bf16_1") + n("rms_norm_wide_f32") + n("rope"), 0, "{n_rows} rows");
+    }
 }
 
 /// A device and the ops that it does otherwise than later ones.

@@ -5,6 +5,7 @@
 
 mod bench;
 mod cuda;
+mod cuda_counts;
 mod drafts;
 mod engine;
 mod golden;

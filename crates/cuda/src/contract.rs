@@ -11,6 +11,7 @@ use crate::buffer::{CudaBuffer, Home, HostMemory};
 use crate::counters::Tally;
 use crate::driver::{Driver, Memory, Place};
 use crate::error::StartError;
+use crate::fused;
 use crate::ops;
 use crate::quantised;
 use crate::staging::Part;
@@ -176,6 +177,14 @@ impl<D: Driver> Backend for CudaBackend<D> {
         quantised::group(self, d)
     }
 
+    fn project(&self, d: Project<'_, Self>) -> OpResult<()> {
+        fused::project(self, d)
+    }
+
+    fn norm_gated(&self, d: NormGated<'_, Self>) -> OpResult<()> {
+        fused::gated(self, d)
+    }
+
     fn rope(&self, d: Rope<'_, Self>) -> OpResult<()> {
         ops::rope::run(self, d)
     }
@@ -190,6 +199,11 @@ impl<D: Driver> Backend for CudaBackend<D> {
 
     fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {
         self.with_rows(d.dst.is_host(), || ops::kv_scatter::run(self, d))
+    }
+
+    fn kv_scatter_twice(&self, d: KvScatterTwice<'_, Self>) -> OpResult<()> {
+        let is_host = d.first.dst.is_host() || d.second.dst.is_host();
+        self.with_rows(is_host, || ops::kv_scatter::run_twice(self, d))
     }
 
     fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()> {

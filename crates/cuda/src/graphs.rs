@@ -17,8 +17,8 @@ use crate::device::Device;
 use crate::driver::{Driver, DriverResult, Work};
 
 /// Graphs that are kept, and runs of commands that are remembered. The least used goes first.
-const N_GRAPHS: usize = 16;
-const N_SEEN: usize = 64;
+const N_GRAPHS: usize = 32;
+const N_SEEN: usize = 128;
 /// Runs that failed and are remembered. The first one is forgotten first, and tried again.
 const N_FAILED: usize = 64;
 /// How often a run goes one by one after its graph failed for the first time, and at most.

@@ -400,10 +400,14 @@ kernel_args! {
         v: Address,
         rows: Address,
         dst: Address,
+        more_rows: Address,
+        more_dst: Address,
         n_tokens: u32,
         n_kv_heads: u32,
         head_dim: u32,
         dst_head_stride: u32,
+        more_head_stride: u32,
+        unused: u32,
     }
 }
 

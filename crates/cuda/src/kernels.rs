@@ -5,6 +5,7 @@
 //! declare, both ways, so neither side can drift.
 
 use crate::args::{KernelArgs, Layout};
+use crate::fused_args::*;
 use crate::kernel_args::*;
 use crate::ptx;
 use crate::target::Target;
@@ -197,7 +198,13 @@ kernels! {
         matvec_bf16_1(MatvecArgs, 128),
         matvec_bf16_2(MatvecArgs, 128),
         matvec_bf16_4(MatvecArgs, 128),
-        matvec_bf16_8(MatvecArgs, 128);
+        matvec_bf16_8(MatvecArgs, 128),
+        norm_matvec_f32_1(NormMatvecArgs, 128),
+        norm_matvec_f32_4(NormMatvecArgs, 128),
+        norm_matvec_f16_1(NormMatvecArgs, 128),
+        norm_matvec_f16_4(NormMatvecArgs, 128),
+        norm_matvec_bf16_1(NormMatvecArgs, 128),
+        norm_matvec_bf16_4(NormMatvecArgs, 128);
     "pool_scores": pool_scores(PoolScoresArgs, 256);
     "project_heads":
         project_heads_wide(ProjectHeadsArgs, 128),
@@ -282,6 +289,7 @@ kernels! {
         top_k_row(TopKArgs, 256),
         top_k_parts(TopKArgs, 256),
         top_k_merge(TopKArgs, 256);
+    "upload_words": upload_words(UploadWordsArgs, 256);
 }
 
 impl Kernel {

@@ -24,6 +24,8 @@ mod device;
 mod driver;
 mod error;
 mod fallback;
+mod fused;
+mod fused_args;
 mod graphs;
 mod host_work;
 mod kernel_args;

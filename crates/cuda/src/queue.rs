@@ -82,7 +82,7 @@ impl<D: Driver> Queue<D> {
         // SAFETY: addresses come from views and weights that a descriptor's check found to lie in
         // their buffers, and kernels keep to the sizes beside them; memory hands over and waits
         // for work before it is freed.
-        unsafe { self.stream.push(Work::Launch(call)) }
+        unsafe { self.stream.push(Work::Launch(call)) }.map(|_| ())
     }
 
     /// Has the vendor's library make a product that it takes; see [`Queue::launch`] for addresses.
@@ -128,7 +128,10 @@ impl<D: Driver> Queue<D> {
     pub fn download(&self, parts: &mut [Part<'_, '_, D>]) -> OpResult<()> {
         self.device.check()?;
         let n_bytes: usize = parts.iter().map(|part| part.out.len()).sum();
+        let n_given = lock(&self.uploads).n_given();
         lock(&self.downloads).run(&self.device, &self.stream, parts)?;
+        // The stream was waited for: what the host tells next lies where it lay in the last step.
+        lock(&self.uploads).begin_anew(n_given);
         Tally::add(&self.device.tally.readbacks, 1);
         Tally::add(&self.device.tally.bytes_down, n_bytes as u64);
         Ok(())
@@ -142,6 +145,9 @@ impl<D: Driver> Queue<D> {
 
     /// Waits until all work on this queue is done.
     pub fn synchronize(&self) -> OpResult<()> {
-        self.stream.synchronize()
+        let n_given = lock(&self.uploads).n_given();
+        self.stream.synchronize()?;
+        lock(&self.uploads).begin_anew(n_given);
+        Ok(())
     }
 }

@@ -3,15 +3,24 @@
 //!
 //! Both have their size after the first use, so a step allocates nothing. An upload of any length
 //! goes through in pieces: while the device copies one, the host fills the other.
+//!
+//! What the host tells the device in a decode step is many short runs of words: such uploads, as
+//! long as no op comes between them, share a block of pinned memory, from which one kernel
+//! (`upload_words.cu`) brings each to its place. Its one argument is where the block lies. Whenever
+//! the stream was waited for, as at the end of each step, blocks begin at the begin again: so the
+//! arguments are the same in every step, and no node of its graphs changes for what the host tells.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use longview_ops::{OpError, OpResult};
 
+use crate::args::Address;
 use crate::device::{Counted, Device};
-use crate::driver::{CopyCall, Driver, Memory, Place, Work};
-use crate::stream::Stream;
+use crate::driver::{CopyCall, Driver, Grid, KernelCall, Memory, Place, Work};
+use crate::fused_args::UploadWordsArgs;
+use crate::kernels::Kernel;
+use crate::stream::{Stream, Ticket};
 
 /// Bytes of a piece.
 const PIECE: usize = 4 << 20;
@@ -20,6 +29,48 @@ const N_PIECES: usize = 2;
 const ALIGNMENT: usize = 16;
 /// The smallest and the largest download that is one wait.
 const DOWNLOADS: Range<usize> = 64 << 10..16 << 20;
+
+/// Bytes of a block of words, and those before the words: as `upload_words.cu` says.
+const BLOCK: usize = 8192;
+const BEFORE_WORDS: usize = 2048;
+/// An entry says where its words go and which is its first; the first of all says how many there
+/// are.
+const ENTRY: usize = 16;
+const MOST_ENTRIES: usize = BEFORE_WORDS / ENTRY - 1;
+const WORD: usize = 4;
+
+/// A block of words whose launch is given to the stream.
+struct Block {
+    launch: Ticket,
+    /// Where it begins in the current piece.
+    at: usize,
+    /// Where its words go, entry by entry.
+    targets: Vec<Range<u64>>,
+    n_bytes: usize,
+}
+
+impl Block {
+    /// Whether so many bytes to `to` are an entry of it: entries are written in any order.
+    fn takes(&self, to: u64, n_bytes: usize) -> bool {
+        let end = to + n_bytes as u64;
+        self.targets.len() < MOST_ENTRIES
+            && self.n_bytes + n_bytes <= BLOCK - BEFORE_WORDS
+            && self.targets.iter().all(|other| end <= other.start || other.end <= to)
+    }
+
+    /// Adds an entry; `fill` writes its bytes.
+    fn add(&mut self, block: &mut [u8], to: Range<u64>, fill: impl FnOnce(&mut [u8])) {
+        let n_bytes = (to.end - to.start) as usize;
+        let first = self.n_bytes / WORD;
+        fill(&mut block[BEFORE_WORDS + self.n_bytes..][..n_bytes]);
+        let entry = [to.start as u32, (to.start >> 32) as u32, first as u32, 0];
+        self.targets.push(to);
+        self.n_bytes += n_bytes;
+        block[self.targets.len() * ENTRY..][..ENTRY].copy_from_slice(bytemuck::cast_slice(&entry));
+        let counts = [self.targets.len() as u32, (self.n_bytes / WORD) as u32, 0, 0];
+        block[..ENTRY].copy_from_slice(bytemuck::cast_slice(&counts));
+    }
+}
 
 struct Piece<D: Driver> {
     memory: Counted<D>,
@@ -32,11 +83,13 @@ struct Piece<D: Driver> {
 pub(crate) struct Uploads<D: Driver> {
     pieces: Vec<Piece<D>>,
     current: usize,
+    block: Option<Block>,
+    n_given: u64,
 }
 
 impl<D: Driver> Default for Uploads<D> {
     fn default() -> Self {
-        Self { pieces: Vec::new(), current: 0 }
+        Self { pieces: Vec::new(), current: 0, block: None, n_given: 0 }
     }
 }
 
@@ -50,19 +103,82 @@ impl<D: Driver> Uploads<D> {
         n_bytes: usize,
         mut fill: impl FnMut(Range<usize>, &mut [u8]),
     ) -> OpResult<()> {
+        self.n_given += 1;
+        let is_words = |n: u64| n.is_multiple_of(WORD as u64);
+        let is_short = (1..=BLOCK - BEFORE_WORDS).contains(&n_bytes) && is_words(n_bytes as u64);
+        if is_short && is_words(to.offset) && to.memory.host_bytes().is_none() {
+            let address = to.address_of(n_bytes as u64);
+            let to = address..address + n_bytes as u64;
+            return self.run_words(device, stream, to, |out| fill(0..n_bytes, out));
+        }
         let mut at = 0;
         while at < n_bytes {
-            let piece = self.piece_with_room(device, stream)?;
+            let piece = self.piece_with_room(device, stream, 1)?;
             let n = (PIECE - piece.used).min(n_bytes - at);
             let from = piece.used;
             fill(at..at + n, &mut host_mut::<D>(&mut piece.memory.memory)?[from..from + n]);
             let to = Place::new(to.memory, to.offset + at as u64);
             let from = Place::new(&piece.memory.memory, from as u64);
             copy(stream, &to, &from, n)?;
-            piece.used = (piece.used + n).next_multiple_of(ALIGNMENT);
+            piece.used = (piece.used + n).next_multiple_of(ALIGNMENT).min(PIECE);
             at += n;
         }
         Ok(())
+    }
+
+    /// Whole words, which go with others that no op is between.
+    fn run_words(
+        &mut self,
+        device: &Arc<Device<D>>,
+        stream: &Stream<D>,
+        to: Range<u64>,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> OpResult<()> {
+        let n_bytes = (to.end - to.start) as usize;
+        let mut fill = Some(fill);
+        if let Some(block) = self.block.as_mut().filter(|block| block.takes(to.start, n_bytes)) {
+            let piece = &mut self.pieces[self.current];
+            let is_added = stream.while_last(block.launch, || {
+                let bytes = &mut host_mut::<D>(&mut piece.memory.memory)?[block.at..][..BLOCK];
+                fill.take().into_iter().for_each(|fill| block.add(bytes, to.clone(), fill));
+                Ok(())
+            })?;
+            if is_added {
+                return Ok(());
+            }
+        }
+        let Some(fill) = fill else { return Ok(()) };
+        let mut targets = self.block.take().map_or_else(Vec::new, |block| block.targets);
+        targets.clear();
+        let piece = self.piece_with_room(device, stream, BLOCK)?;
+        let at = piece.used;
+        piece.used += BLOCK;
+        let mut block = Block { launch: Ticket::NONE, at, targets, n_bytes: 0 };
+        block.add(&mut host_mut::<D>(&mut piece.memory.memory)?[at..][..BLOCK], to, fill);
+        let address = Address(piece.memory.memory.address() + at as u64);
+        let args = UploadWordsArgs { block: address };
+        let args = bytemuck::bytes_of(&args);
+        let call = KernelCall { kernel: Kernel::upload_words, grid: Grid::over(1, 1), args };
+        // SAFETY: the block is written again after waiting; entries are places that callers found
+        // to lie in their memories, which hand over and wait for work before they are freed.
+        block.launch = unsafe { stream.push(Work::Launch(call)) }?;
+        self.block = Some(block);
+        Ok(())
+    }
+
+    /// Uploads so far.
+    pub fn n_given(&self) -> u64 {
+        self.n_given
+    }
+
+    /// The stream has done all that it was given when there were `n_given` uploads: if there are no
+    /// more, nothing reads what is here.
+    pub fn begin_anew(&mut self, n_given: u64) {
+        if self.n_given == n_given {
+            self.current = 0;
+            self.block.iter_mut().for_each(|block| block.launch = Ticket::NONE);
+            self.pieces.iter_mut().for_each(|piece| piece.used = 0);
+        }
     }
 
     /// The current piece, or the next one as soon as the device is done with it.
@@ -70,6 +186,7 @@ impl<D: Driver> Uploads<D> {
         &mut self,
         device: &Arc<Device<D>>,
         stream: &Stream<D>,
+        n_bytes: usize,
     ) -> OpResult<&mut Piece<D>> {
         let driver = &device.driver;
         while self.pieces.len() < N_PIECES {
@@ -77,7 +194,7 @@ impl<D: Driver> Uploads<D> {
             let done = device.told(driver.new_event())?;
             self.pieces.push(Piece { memory, done, used: 0 });
         }
-        if self.pieces[self.current].used >= PIECE {
+        if self.pieces[self.current].used + n_bytes > PIECE {
             stream.record(&self.pieces[self.current].done)?;
             self.current = (self.current + 1) % N_PIECES;
             let next = &mut self.pieces[self.current];
@@ -223,7 +340,7 @@ fn copy<D: Driver>(
 ) -> OpResult<()> {
     // SAFETY: both runs lie in their memories, which hand over and wait for work before they are
     // freed; pieces are filled again, and downloads read, after waiting.
-    unsafe { stream.push(Work::Copy(CopyCall::new(to, from, n as u64))) }
+    unsafe { stream.push(Work::Copy(CopyCall::new(to, from, n as u64))) }.map(|_| ())
 }
 
 /// The bytes of host memory.

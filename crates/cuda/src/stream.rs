@@ -17,8 +17,8 @@ use crate::lock::lock;
 
 /// Fewer commands cost less one by one.
 const LEAST: usize = 8;
-/// So many wait at most: the device gets work while the host goes on.
-const MOST: usize = 4096;
+/// So many wait at most: the device begins with a step while the host records the rest of it.
+const MOST: usize = 128;
 
 /// Work in order, some of it not handed over yet.
 pub(crate) struct Stream<D: Driver> {
@@ -30,12 +30,24 @@ pub(crate) struct Stream<D: Driver> {
 struct State<D: Driver> {
     waiting: Commands,
     graphs: Graphs<D>,
+    /// Commands so far.
+    n_pushed: u64,
+}
+
+/// A command, by its number on its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket(u64);
+
+impl Ticket {
+    /// Of no command.
+    pub const NONE: Self = Self(0);
 }
 
 impl<D: Driver> Stream<D> {
     /// A stream of the device, which can then hand over what waits on it.
     pub fn new(device: &Arc<Device<D>>) -> OpResult<Arc<Self>> {
-        let state = State { waiting: Commands::default(), graphs: Graphs::new(device) };
+        let (waiting, graphs) = (Commands::default(), Graphs::new(device));
+        let state = State { waiting, graphs, n_pushed: 0 };
         let raw = device.told(device.driver.new_stream())?;
         let stream = Self { device: Arc::clone(device), raw, state: Mutex::new(state) };
         let stream = Arc::new(stream);
@@ -50,13 +62,30 @@ impl<D: Driver> Stream<D> {
     /// # Safety
     /// As for [`Driver::run`]; what the work reads and writes is not freed before
     /// [`Device::hand_over`] was called.
-    pub unsafe fn push(&self, work: Work<'_>) -> OpResult<()> {
+    pub unsafe fn push(&self, work: Work<'_>) -> OpResult<Ticket> {
         let mut state = lock(&self.state);
         state.waiting.push(work);
-        if state.waiting.len() < MOST {
-            return Ok(());
+        state.n_pushed += 1;
+        let ticket = Ticket(state.n_pushed);
+        if state.waiting.len() >= MOST {
+            self.hand_over_locked(&mut state)?;
         }
-        self.hand_over_locked(&mut state)
+        Ok(ticket)
+    }
+
+    /// Calls `change` if a command is the last one that the stream was given and still waits, so
+    /// that what it reads may change; returns whether.
+    pub fn while_last(
+        &self,
+        ticket: Ticket,
+        change: impl FnOnce() -> OpResult<()>,
+    ) -> OpResult<bool> {
+        let state = lock(&self.state);
+        if state.waiting.len() == 0 || Ticket(state.n_pushed) != ticket {
+            return Ok(false);
+        }
+        change()?;
+        Ok(true)
     }
 
     /// Gives it a product for the vendor's library, which no graph can hold: what waits goes first,

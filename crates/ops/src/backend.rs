@@ -174,6 +174,12 @@ pub trait Backend: Storage + Send + Sync {
     /// unspecified which wins.
     fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()>;
 
+    /// [`Backend::kv_scatter`] of the same keys and values into two buffers: a decoded token's row
+    /// on the device and in the host store.
+    fn kv_scatter_twice(&self, d: KvScatterTwice<'_, Self>) -> OpResult<()> {
+        d.calls().into_iter().try_for_each(|call| self.kv_scatter(call))
+    }
+
     /// Copies KV rows bit for bit, per KV head, from `src` rows to `dst` rows of the same data
     /// type. `src` may be host memory ([`Backend::alloc_host`]): then this is the recall, in one
     /// launch.

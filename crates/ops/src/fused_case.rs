@@ -50,6 +50,39 @@ impl FusedCase {
         has_head_norms: false,
     };
 
+    /// All types, numbers of rows, biases and rotations; the shapes that one launch cannot do.
+    pub fn all() -> Vec<Self> {
+        let mut cases = vec![];
+        for weights in [DType::F32, DType::F16, DType::BF16] {
+            for n_rows in [1, 2, 3, 5, 8] {
+                let is_biased = n_rows % 2 == 1;
+                cases.push(Self { n_rows, weights, is_biased, ..Self::DECODE });
+            }
+        }
+        // With x rounded to bf16.
+        let activations = Activations::Bf16;
+        for n_rows in [1, 2, 3, 5, 8] {
+            cases.push(Self { n_rows, activations, ..Self::DECODE });
+        }
+        cases.extend([
+            Self { width: 36, inner: 7, is_biased: true, activations, ..Self::DECODE },
+            Self { width: 1028, n_rows: 8, inner: 513, activations, ..Self::DECODE },
+            Self { width: 30, activations, ..Self::DECODE },
+            // A part of each head turns; nothing does.
+            Self { head_dim: 24, rotary_dim: 8, ..Self::DECODE },
+            Self { rotary_dim: 0, ..Self::DECODE },
+            // Rows that are no whole units of halves, and many of them.
+            Self { width: 36, inner: 7, is_biased: true, ..Self::DECODE },
+            Self { width: 1028, n_rows: 8, inner: 513, ..Self::DECODE },
+            // Single calls: norms of heads, odd widths, more rows than a launch takes.
+            Self { has_head_norms: true, ..Self::DECODE },
+            Self { width: 30, ..Self::DECODE },
+            Self { head_dim: 18, rotary_dim: 18, ..Self::DECODE },
+            Self { n_rows: 9, ..Self::DECODE },
+        ]);
+        cases
+    }
+
     /// q, k and v by [`Backend::project`].
     ///
     /// # Errors

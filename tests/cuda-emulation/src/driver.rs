@@ -1,7 +1,7 @@
 //! [`Driver`] over the emulated device.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,7 +106,9 @@ pub struct EmulatedDriver {
     facts: DeviceFacts,
     /// Bytes of device memory that exist.
     used: Arc<AtomicU64>,
-    launched: Mutex<BTreeSet<&'static str>>,
+    launched: Mutex<BTreeMap<&'static str, u64>>,
+    /// Copies given to streams.
+    n_copies: AtomicU64,
     /// Launches of kernels that read otherwise before compute capability 8.0.
     n_by_capability: AtomicU64,
     /// Commands given to streams.
@@ -129,13 +131,33 @@ impl EmulatedDriver {
         let device = Arc::new(Device::new(library, options.n_workers, options.backward));
         let (used, launched) = (Arc::default(), Mutex::default());
         let n_graph_calls = Default::default();
-        let (n_by_capability, n_given) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { device, options, facts, used, launched, n_by_capability, n_given, n_graph_calls })
+        let [n_copies, n_by_capability, n_given] = Default::default();
+        Ok(Self {
+            device,
+            options,
+            facts,
+            used,
+            launched,
+            n_copies,
+            n_by_capability,
+            n_given,
+            n_graph_calls,
+        })
     }
 
     /// The names of the kernels that were launched so far.
     pub fn launched(&self) -> BTreeSet<&'static str> {
+        self.launches().into_keys().collect()
+    }
+
+    /// How often each kernel was launched so far, by its name.
+    pub fn launches(&self) -> BTreeMap<&'static str, u64> {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Copies that streams were given so far.
+    pub fn n_copies(&self) -> u64 {
+        self.n_copies.load(Ordering::Relaxed)
     }
 
     /// How many kernels were launched so far whose files read otherwise before compute capability
@@ -171,7 +193,9 @@ impl EmulatedDriver {
         if given != expected.next_multiple_of(8) {
             return told(Err(format!("{name} takes {expected} bytes of arguments, not {given}")));
         }
-        self.launched.lock().unwrap_or_else(PoisonError::into_inner).insert(&kernel.name);
+        let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        *launched.entry(&kernel.name).or_default() += 1;
+        drop(launched);
         Ok(Task::Launch { kernel, grid, args })
     }
 
@@ -187,7 +211,10 @@ impl EmulatedDriver {
     /// As for [`Driver::run`].
     unsafe fn give(&self, stream: &EmulatedStream, work: Work<'_>) -> DriverResult<()> {
         let task = match work {
-            Work::Copy(CopyCall { to, from, bytes, .. }) => Task::Copy { to, from, bytes },
+            Work::Copy(CopyCall { to, from, bytes, .. }) => {
+                self.n_copies.fetch_add(1, Ordering::Relaxed);
+                Task::Copy { to, from, bytes }
+            }
             Work::Launch(call) => {
                 self.task(call.kernel.facts().name, call.grid, words_of(call.args))?
             }

@@ -113,6 +113,75 @@ fn what_is_written_is_read_whatever_its_length_and_place() {
     assert_eq!((counters.device.readbacks, counters.device.dispatches), (3, 0));
 }
 
+/// Writes of all lengths, over each other and at odd places, with kernels and reads between some of
+/// them: what is there is what was written last, as a model on the host has it.
+#[test]
+fn many_short_writes_arrive_in_their_order() {
+    for backward in [false, true] {
+        let options = EmulatedOptions { backward, ..Default::default() };
+        let backend = CudaBackend::on(EmulatedDriver::new(options).unwrap()).unwrap();
+        let n = 5000;
+        let mut buffers = [DType::U32, DType::F16].map(|dtype| {
+            let buffer = backend.alloc(dtype, n, "written").unwrap();
+            (buffer, vec![0; n * dtype.size()])
+        });
+        let x = backend.alloc(DType::F32, 8, "x").unwrap();
+        let mut y = backend.alloc(DType::F32, 8, "y").unwrap();
+        let mut rng = SplitMix64::new(3);
+        for i in 0..3000 {
+            let (buffer, model) = &mut buffers[rng.below(2)];
+            let size = buffer.dtype().size();
+            // One of fifty is longer than a block holds.
+            let len = if rng.below(50) == 0 { 3500 } else { 1 + rng.below(40) };
+            // Many at few places.
+            let at = rng.below(if i % 2 == 0 { 60 } else { n - len });
+            let new = bytes(i, len * size);
+            model[at * size..][..new.len()].copy_from_slice(&new);
+            backend.write(ViewMut::part(buffer, at, len), &new).unwrap();
+            if rng.below(20) == 0 {
+                silu(&backend, &x, &mut y);
+            }
+            if rng.below(200) == 0 {
+                backend.submit().unwrap();
+            }
+            if rng.below(150) == 0 {
+                assert!(read(&backend, View::all(buffer)) == *model, "after write {i}");
+            }
+        }
+        for (buffer, model) in &buffers {
+            assert!(read(&backend, View::all(buffer)) == *model);
+        }
+    }
+}
+
+/// Writes that no op is between are one launch, and the same one in every step.
+#[test]
+fn what_the_host_tells_in_a_step_is_one_launch_that_stays_the_same() {
+    let backend = backend();
+    let (n, n_kernels) = (64, 10);
+    let mut told = [0; 40].map(|_| backend.alloc(DType::F32, n, "told").unwrap());
+    let mut out = backend.alloc(DType::F32, n, "out").unwrap();
+    let mut before = (backend.counters(), backend.driver().launches(), backend.driver().n_copies());
+    for step in 0..8 {
+        for (i, buffer) in told.iter_mut().enumerate() {
+            let values = encode_f32(DType::F32, &[(step * 40 + i) as f32; 64]);
+            backend.write(ViewMut::part(buffer, 0, 1 + i % 3), &values[..4 * (1 + i % 3)]).unwrap();
+        }
+        for _ in 0..n_kernels {
+            silu(&backend, &told[7], &mut out);
+        }
+        let expected = encode_f32(DType::F32, &[(step * 40 + 39) as f32]);
+        assert_eq!(read(&backend, View::part(&told[39], 0, 1)), expected, "step {step}");
+        let now = (backend.counters(), backend.driver().launches(), backend.driver().n_copies());
+        let n_launches = now.1["upload_words"] - before.1.get("upload_words").unwrap_or(&0);
+        assert_eq!(n_launches, 1, "step {step}");
+        assert_eq!(now.2 - before.2, 1, "the read of step {step}");
+        assert_eq!(now.0.nodes_set, 0, "step {step}");
+        before = now;
+    }
+    assert_eq!(before.0.graphs, 1);
+}
+
 #[test]
 fn one_wait_serves_several_views_of_both_kinds_of_memory() {
     let backend = backend();

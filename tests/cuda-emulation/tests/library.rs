@@ -107,8 +107,8 @@ fn nothing_is_allocated_after_the_first_product() {
 /// What waits is handed over before the call, and either that is refused loses the device.
 #[test]
 fn a_product_comes_after_what_was_given_before() {
-    // Weight and bias, rows and what `out` holds are copied, the rows are rounded: commands 0 to 4.
-    // Then comes the product.
+    // Weight and bias, rows and what `out` holds are brought, the rows are rounded: commands 0 to
+    // 4. Then comes the product.
     for refused in [4, 5] {
         let options = EmulatedOptions {
             library: EmulatedLibrary::Right,
@@ -118,7 +118,9 @@ fn a_product_comes_after_what_was_given_before() {
         let backend = CudaBackend::on(EmulatedDriver::new(options).unwrap()).unwrap();
         let reason = block_on(backend.try_library()).unwrap_err();
         assert!(reason.contains("out of memory"), "{reason}");
-        assert_eq!(backend.driver().launched().len(), refused as usize - 4);
+        let mut launched = backend.driver().launched();
+        launched.remove("upload_words");
+        assert_eq!(launched.len(), refused as usize - 4);
         assert!(backend.is_lost() && backend.alloc(DType::F32, 1, "x").is_err());
     }
 }

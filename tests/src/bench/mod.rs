@@ -16,7 +16,7 @@ mod harness;
 mod kv;
 mod limits;
 mod meter;
-mod random_model;
+pub mod random_model;
 mod rates;
 mod request;
 mod select;

@@ -2,24 +2,36 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use longview_core::{DType, SplitMix64};
 
 /// A model's dimensions.
 #[derive(Clone, Copy)]
-pub(super) struct Dims {
+pub struct Dims {
+    /// What it is called.
     pub name: &'static str,
+    /// Whether q, k and v have a bias, as Qwen2 has and Llama has not.
+    pub has_bias: bool,
+    /// Decoder layers.
     pub n_layers: usize,
+    /// Width of the residual stream.
     pub hidden: usize,
+    /// Query heads.
     pub n_q_heads: usize,
+    /// KV heads.
     pub n_kv_heads: usize,
+    /// Width of a head.
     pub head_dim: usize,
+    /// Width between the layers of the MLP.
     pub ffn: usize,
+    /// Tokens of the vocabulary.
     pub vocab: usize,
 }
 
 pub(super) const LLAMA_1B_4_LAYERS: Dims = Dims {
     name: "4 layers of Llama-3.2-1B",
+    has_bias: true,
     n_layers: 4,
     hidden: 2048,
     n_q_heads: 32,
@@ -31,6 +43,7 @@ pub(super) const LLAMA_1B_4_LAYERS: Dims = Dims {
 
 pub(super) const QWEN_05B: Dims = Dims {
     name: "Qwen2.5-0.5B",
+    has_bias: true,
     n_layers: 24,
     hidden: 896,
     n_q_heads: 14,
@@ -43,6 +56,7 @@ pub(super) const QWEN_05B: Dims = Dims {
 /// 15 GB of weights on the disk and on the device.
 pub(super) const LLAMA_8B: Dims = Dims {
     name: "Llama-3.1-8B",
+    has_bias: true,
     n_layers: 32,
     hidden: 4096,
     n_q_heads: 32,
@@ -53,18 +67,26 @@ pub(super) const LLAMA_8B: Dims = Dims {
 };
 
 /// A model folder of random bf16 weights in the system's temporary directory, removed when dropped.
-pub(super) struct RandomFolder {
+pub struct RandomFolder {
+    /// Where it is.
     pub path: PathBuf,
 }
 
 impl RandomFolder {
     /// Writes the folder.
     pub fn new(dims: &Dims) -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("longview-bench-{}", std::process::id()));
+        static N_MADE: AtomicU64 = AtomicU64::new(0);
+        let (process, n) = (std::process::id(), N_MADE.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(format!("longview-bench-{process}-{n}"));
         std::fs::create_dir_all(&path)?;
         let folder = Self { path };
+        let (class, model_type) = if dims.has_bias {
+            ("Qwen2ForCausalLM", "qwen2")
+        } else {
+            ("LlamaForCausalLM", "llama")
+        };
         let config = format!(
-            r#"{{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","hidden_size":{},
+            r#"{{"architectures":["{class}"],"model_type":"{model_type}","hidden_size":{},
             "intermediate_size":{},"num_hidden_layers":{},"num_attention_heads":{},
             "num_key_value_heads":{},"head_dim":{},"vocab_size":{},"rms_norm_eps":1e-6,
             "max_position_embeddings":131072,"rope_theta":1000000.0,
@@ -147,7 +169,7 @@ fn tensor_shapes(dims: &Dims) -> Vec<(String, Vec<usize>)> {
         ];
         let named =
             parts.into_iter().map(|(name, shape)| (format!("model.layers.{i}.{name}"), shape));
-        list.extend(named);
+        list.extend(named.filter(|(name, _)| dims.has_bias || !name.ends_with("bias")));
     }
     list
 }

@@ -21,8 +21,10 @@ const FILES: &[(&str, &str)] = &[("shaders/", ".wgsl"), ("kernels/", ".cu")];
 const SHARED_CODE: &[&str] = &[".wgsl", ".cu", ".cuh"];
 
 /// Files of these folders that serve several ops, with the reason.
-const OF_SEVERAL: &[(&str, &str)] =
-    &[("kernels/quantised.cu", "ten formats of three ops: loaded only for weights of that kind")];
+const OF_SEVERAL: &[(&str, &str)] = &[
+    ("kernels/quantised.cu", "ten formats of three ops: loaded only for weights of that kind"),
+    ("kernels/upload_words.cu", "what the host writes between ops"),
+];
 
 /// Ops without a file in a folder of [`FILES`], with the reason.
 const ABSENT: &[(&str, &str, &str)] = &[];

@@ -11,8 +11,8 @@ use super::plan::{Buffers, Input, OutputPlan, Plan};
 use crate::backend::Backend;
 use crate::capability::Capabilities;
 use crate::desc::{
-    KvGather, KvGatherParams, KvKeys, KvKeysParams, KvScatter, KvScatterParams, RotateRows,
-    RotateRowsParams,
+    KvGather, KvGatherParams, KvKeys, KvKeysParams, KvScatter, KvScatterParams, KvScatterTo,
+    KvScatterTwice, RotateRows, RotateRowsParams,
 };
 use crate::error::OpResult;
 use crate::op::Op;
@@ -30,13 +30,20 @@ pub struct KvScatterCase {
     pub stride: u32,
     /// Of the rows.
     pub kv: DType,
+    /// Whether they go to a second buffer as well, of more rows a head.
+    pub twice: bool,
 }
 
 impl KvScatterCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for kv in ROWS {
-            let mut add = |t, heads, dh, stride| all.push(Self { t, heads, dh, stride, kv });
+            let mut put =
+                |t, heads, dh, stride, twice| all.push(Self { t, heads, dh, stride, kv, twice });
+            for (t, heads, dh) in [(1, 8, 128), (1, 1, 1), (9, 2, 20), (33, 3, 64), (0, 2, 40)] {
+                put(t, heads, dh, t + 3, true);
+            }
+            let mut add = |t, heads, dh, stride| put(t, heads, dh, stride, false);
             EDGES.iter().for_each(|t| add(*t, 2, 20, t + 11));
             for dh in HEAD_DIMS {
                 [1, 2, 8].into_iter().for_each(|heads| add(9, heads, dh, 31));
@@ -49,10 +56,18 @@ impl KvScatterCase {
     }
 }
 
+impl KvScatterCase {
+    /// Rows of a head of the second buffer.
+    fn more_rows(&self) -> u32 {
+        self.stride + 5
+    }
+}
+
 impl fmt::Display for KvScatterCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { t, heads, dh, stride, kv } = self;
-        write!(f, "kv_scatter[t={t},hkv={heads},dh={dh},rows={stride},kv={kv}]")
+        let Self { t, heads, dh, stride, kv, twice } = self;
+        let twice = if *twice { ",twice" } else { "" };
+        write!(f, "kv_scatter[t={t},hkv={heads},dh={dh},rows={stride},kv={kv}{twice}]")
     }
 }
 
@@ -77,28 +92,43 @@ impl OpCase for KvScatterCase {
         let rows = rng.distinct(self.stride as usize, self.t as usize);
         let len = (self.t * self.heads * self.dh) as usize;
         let named = vec![rows.clone(); self.heads as usize];
-        let dst = rows_written("dst", self.kv, self.stride, self.dh, &named);
-        Plan {
+        let mut plan = Plan {
             inputs: vec![
                 Input::floats("k", normals(rng, len, 3.0)),
                 Input::floats("v", normals(rng, len, 1.0)),
                 Input::ints("rows", rows),
             ],
             weights: Vec::new(),
-            outputs: vec![dst],
+            outputs: vec![rows_written("dst", self.kv, self.stride, self.dh, &named)],
+        };
+        if self.twice {
+            let rows = rng.distinct(self.more_rows() as usize, self.t as usize);
+            let named = vec![rows.clone(); self.heads as usize];
+            plan.inputs.push(Input::ints("more rows", rows));
+            let more = rows_written("more dst", self.kv, self.more_rows(), self.dh, &named);
+            plan.outputs.push(more);
         }
+        plan
     }
 
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
-        let [dst] = exactly(&mut b.outputs);
         let Self { t: n_tokens, heads: n_kv_heads, dh: head_dim, stride, .. } = *self;
-        backend.kv_scatter(KvScatter {
+        let (dst, more) = b.outputs.split_at_mut(1);
+        let [dst] = exactly(dst);
+        let first = KvScatter {
             p: KvScatterParams { n_tokens, n_kv_heads, head_dim, dst_head_stride: stride },
             k: b.inputs[0].view(),
             v: b.inputs[1].view(),
             rows: b.inputs[2].view(),
             dst: &mut dst.buffer,
-        })
+        };
+        if !self.twice {
+            return backend.kv_scatter(first);
+        }
+        let [more] = exactly(more);
+        let (rows, dst) = (b.inputs[3].view(), &mut more.buffer);
+        let second = KvScatterTo { rows, dst, head_stride: self.more_rows() };
+        backend.kv_scatter_twice(KvScatterTwice { first, second })
     }
 }
 

@@ -36,6 +36,16 @@ pub struct KvScatter<'a, B: Storage> {
     pub dst: &'a mut B::Buffer,
 }
 
+impl<'a, B: Storage> KvScatterTwice<'a, B> {
+    /// As two calls.
+    pub fn calls(self) -> [KvScatter<'a, B>; 2] {
+        let Self { first, second: KvScatterTo { rows, dst, head_stride } } = self;
+        let p = KvScatterParams { dst_head_stride: head_stride, ..first.p };
+        let second = KvScatter { p, k: first.k, v: first.v, rows, dst };
+        [first, second]
+    }
+}
+
 impl<B: Storage> KvScatter<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
@@ -51,6 +61,24 @@ impl<B: Storage> KvScatter<'_, B> {
             format!("dst has {} elements, needs {len}", self.dst.len())
         })
     }
+}
+
+/// Where new rows go besides.
+pub struct KvScatterTo<'a, B: Storage> {
+    /// U32 `[T]`: the row of each token, below `head_stride`.
+    pub rows: View<'a, B>,
+    /// KV rows `[Hkv, head_stride, 2, Dh]` from element 0, or as many of 8 bits.
+    pub dst: &'a mut B::Buffer,
+    /// Rows from one head of `dst` to the next.
+    pub head_stride: u32,
+}
+
+/// The same new keys and values into KV rows of two buffers: [`KvScatter`] of each.
+pub struct KvScatterTwice<'a, B: Storage> {
+    /// Into the first one.
+    pub first: KvScatter<'a, B>,
+    /// Into another one, in place of the first one's.
+    pub second: KvScatterTo<'a, B>,
 }
 
 /// Parameters of [`KvGather`].

@@ -28,6 +28,12 @@ pub(crate) struct DeviceCache<B: Backend> {
     /// `[recall layers, 4, Hkv]`.
     counts: B::Buffer,
     host_counts: Vec<u32>,
+    /// Entries of the lists of each layer and head that `counts` begins with.
+    listed: Vec<u32>,
+    /// Whether `counts` still has them: the lookup of a layer replaces its own.
+    is_listed: Vec<bool>,
+    /// No layer of the step has looked rows up.
+    begins: bool,
     /// Hits and misses of each layer and head that the statistics have.
     reported: Vec<u32>,
     zeros: Vec<u32>,
@@ -81,6 +87,9 @@ impl<B: Backend> DeviceCache<B> {
             moves: backend.alloc(DType::U32, 2 * h * move_stride, "rows to fetch")?,
             counts: backend.alloc(DType::U32, n_layers * COUNTS * h, "hits and misses")?,
             host_counts: vec![0; n_layers * COUNTS * h],
+            listed: vec![0; n_layers * h],
+            is_listed: vec![false; n_layers],
+            begins: true,
             reported: vec![0; n_layers * 2 * h],
             zeros: vec![0; layout.slots],
             n_heads: h,
@@ -99,8 +108,7 @@ impl<B: Backend> DeviceCache<B> {
             self.forget(backend, r.selection)?;
         }
         let (h, counts_at) = (self.n_heads, r.selection.0 * COUNTS * self.n_heads);
-        let listed = ViewMut::part(&mut self.counts, counts_at, h);
-        backend.write(listed, bytemuck::cast_slice(r.lists.counts()))?;
+        self.put_listed(backend, r.selection, r.lists.counts())?;
         let [clusters, takes, n_selected] = r.selector.selection(r.selection);
         backend.look_up_rows(LookUpRows {
             p: LookUpRowsParams {
@@ -122,6 +130,7 @@ impl<B: Backend> DeviceCache<B> {
             moves: ViewMut::all(&mut self.moves),
             counts: ViewMut::part(&mut self.counts, counts_at, COUNTS * h),
         })?;
+        self.is_listed[r.selection.0] = false;
         let n_moves = h * self.move_stride;
         backend.kv_gather(KvGather {
             p: KvGatherParams {
@@ -136,6 +145,27 @@ impl<B: Backend> DeviceCache<B> {
             n_rows: View::part(&self.counts, counts_at + h, h),
             dst: r.dst.buffer,
         })
+    }
+
+    /// Says how many entries a layer's lists have before rows are looked up. As a rule those of all
+    /// layers have as many, so the first layer of a step says it for all: one way to the device
+    /// serves them.
+    fn put_listed(&mut self, backend: &B, selection: SelectionId, counts: &[u32]) -> OpResult<()> {
+        let (h, begins) = (self.n_heads, std::mem::take(&mut self.begins));
+        let Self { listed, is_listed, counts: on_device, .. } = self;
+        let is_put = is_listed[selection.0] && listed[selection.0 * h..][..h] == *counts;
+        if is_put {
+            return Ok(());
+        }
+        for (i, listed) in listed.chunks_exact_mut(h).enumerate() {
+            if i == selection.0 || (begins && i > selection.0) {
+                let to = ViewMut::part(on_device, i * COUNTS * h, h);
+                backend.write(to, bytemuck::cast_slice(counts))?;
+                listed.copy_from_slice(counts);
+                is_listed[i] = true;
+            }
+        }
+        Ok(())
     }
 
     /// Entries of the lists of a layer, once rows are looked up.
@@ -154,7 +184,7 @@ impl<B: Backend> DeviceCache<B> {
 
     /// A step has ended.
     pub fn end_step(&mut self) {
-        self.is_unread = true;
+        (self.is_unread, self.begins) = (true, true);
     }
 
     /// Whether a step was counted that nobody has read.
@@ -178,7 +208,10 @@ impl<B: Backend> DeviceCache<B> {
         let h = self.n_heads;
         for (i_layer, layer) in layers.enumerate() {
             let counts = &self.host_counts[i_layer * COUNTS * h..][..COUNTS * h];
-            stats.attended_last[layer * h..][..h].copy_from_slice(&counts[..h]);
+            // A layer that has looked nothing up only has what it was told.
+            if !self.is_listed[i_layer] {
+                stats.attended_last[layer * h..][..h].copy_from_slice(&counts[..h]);
+            }
             let totals = counts[2 * h..].iter().zip(&mut self.reported[i_layer * 2 * h..]);
             for (i, (total, reported)) in totals.enumerate() {
                 let new = u64::from(total.wrapping_sub(*reported));

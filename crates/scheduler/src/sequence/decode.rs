@@ -14,7 +14,7 @@ use crate::eviction::RotatedSinks;
 use crate::index::{AddedQueries, DecodeStep};
 use crate::layout::{LayerMode, LayerTensors, Query, SelectionId};
 use crate::recall::{DeviceLookup, HostSelection, Lookup, RecallPath, Unread};
-use crate::store::{DeviceRows, LayerRows, NewRows, scatter};
+use crate::store::{DeviceRows, LayerRows, NewRows, scatter, scatter_twice};
 
 /// A decoded token in one layer.
 pub(super) struct Token {
@@ -92,19 +92,27 @@ impl Token {
         scratch.set_rows(&*sequence.backend, [to, row, exact].into_iter())?;
         let new = |id: usize| NewRows { start: self.index, len: 1, row_ids: scratch.rows(id, 1) };
         let (on_device, on_host, in_full) = (new(0), new(1), new(2));
-        let (shape, backend) = (&sequence.shape, &*sequence.backend);
-        let has_device = match sequence.layers[layer].segment_mut(segment) {
-            Some(device) => scatter(backend, shape, t, &on_device, device).map(|()| true)?,
-            None => false,
-        };
-        if sequence.exact.is_some() {
-            sequence.scatter_two_forms(layer, t, [on_host, in_full])?;
-        } else if let Some(buffer) = sequence.store.buffer_mut(layer, row..row + 1) {
-            let host = DeviceRows { buffer, head_stride: shape.capacity };
-            scatter(backend, shape, t, &on_host, host)?;
-        } else {
-            assert!(has_device, "rows are on the device, or kernels read the store");
-            sequence.writeback.push(at);
+        let has_two_forms = sequence.exact.is_some();
+        let Sequence { shape, backend, layers, store, writeback, .. } = sequence;
+        let (backend, device) = (&**backend, layers[layer].segment_mut(segment));
+        if has_two_forms {
+            if let Some(device) = device {
+                scatter(backend, shape, t, &on_device, device)?;
+            }
+            return Ok(sequence.scatter_two_forms(layer, t, [on_host, in_full])?);
+        }
+        let host = store.buffer_mut(layer, row..row + 1);
+        let host = host.map(|buffer| DeviceRows { buffer, head_stride: shape.capacity });
+        match (device, host) {
+            (Some(device), Some(host)) => {
+                scatter_twice(backend, shape, t, [(on_device, device), (on_host, host)])?;
+            }
+            (None, Some(host)) => scatter(backend, shape, t, &on_host, host)?,
+            (Some(device), None) => {
+                scatter(backend, shape, t, &on_device, device)?;
+                writeback.push(at);
+            }
+            (None, None) => unreachable!("rows are on the device, or kernels read the store"),
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ pub use host_bytes::{HostBytesMut, OpenBytes};
 pub use host_store::{HostStore, MappedStore, PlainStore, RoundedRows, RowRange};
 pub(crate) use layer_rows::{LayerRows, RowReader};
 pub(crate) use row_lists::RowLists;
-pub(crate) use row_mover::{DeviceRows, NewRows, RowMover, scatter};
+pub(crate) use row_mover::{DeviceRows, NewRows, RowMover, scatter, scatter_twice};
 pub use two_forms::{TwoForms, TwoFormsMut};
 pub(crate) use upload_cache::UploadCache;
 pub use writeback::ReadParts;

@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use longview_core::{DType, HeadId, LayerId};
 use longview_ops::{
-    Backend, KvGather, KvGatherParams, KvScatter, KvScatterParams, KvView, OpResult, View, ViewMut,
+    Backend, KvGather, KvGatherParams, KvScatter, KvScatterParams, KvScatterTo, KvScatterTwice,
+    KvView, OpResult, View, ViewMut,
 };
 use smallvec::SmallVec;
 
@@ -55,10 +56,19 @@ pub(crate) fn scatter<B: Backend>(
     new: &NewRows<'_, B>,
     dst: DeviceRows<'_, B>,
 ) -> OpResult<()> {
+    backend.kv_scatter(scatter_call(shape, t, new, dst))
+}
+
+fn scatter_call<'a, B: Backend>(
+    shape: &KvShape,
+    t: &LayerTensors<'a, B>,
+    new: &NewRows<'a, B>,
+    dst: DeviceRows<'a, B>,
+) -> KvScatter<'a, B> {
     let width = shape.n_kv_heads * shape.head_dim;
     let part = |x: &View<'_, B>| (x.offset + new.start * width, new.len * width);
     let ((k, len), (v, _)) = (part(&t.k), part(&t.v));
-    backend.kv_scatter(KvScatter {
+    KvScatter {
         p: KvScatterParams {
             n_tokens: new.len as u32,
             n_kv_heads: shape.n_kv_heads as u32,
@@ -69,7 +79,23 @@ pub(crate) fn scatter<B: Backend>(
         v: View::part(t.v.buffer, v, len),
         rows: new.row_ids,
         dst: dst.buffer,
-    })
+    }
+}
+
+/// As [`scatter`], into rows of two buffers; the tokens are those of the first.
+pub(crate) fn scatter_twice<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    t: &LayerTensors<'_, B>,
+    [first, second]: [(NewRows<'_, B>, DeviceRows<'_, B>); 2],
+) -> OpResult<()> {
+    let second = KvScatterTo {
+        rows: second.0.row_ids,
+        head_stride: second.1.head_stride as u32,
+        dst: second.1.buffer,
+    };
+    let first = scatter_call(shape, t, &first.0, first.1);
+    backend.kv_scatter_twice(KvScatterTwice { first, second })
 }
 
 /// Rows that follow each other on both sides.

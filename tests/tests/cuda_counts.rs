@@ -1,0 +1,155 @@
+//! What a decoded token costs on a CUDA device, by count: nodes of graphs a layer, nodes that are
+//! given other arguments, work that is handed over, waits.
+//!
+//! The shape is that of Llama-3.1-8B with fewer and narrower layers: weights of bf16, eight KV
+//! heads with four query heads each, two dense layers below those that recall. What a layer costs
+//! is the difference of two models, so what a token costs once does not count.
+
+#![expect(clippy::print_stdout, reason = "tests say what they counted")]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use longview_cuda::CudaBackend;
+use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
+use longview_engine::{Engine, EngineOptions, GenerationParams, Session};
+use longview_model::folder::ModelFolder;
+use longview_scheduler::{LayerMode, PolicyOptions, Preset};
+use longview_tests::backends;
+use longview_tests::bench::random_model::{Dims, RandomFolder};
+use pollster::block_on;
+
+type Emulated = CudaBackend<EmulatedDriver>;
+
+const DENSE_LAYERS: usize = 2;
+/// Decoded tokens that are counted.
+const N: u64 = 6;
+
+/// As many heads as Llama-3.1-8B has.
+fn dims(n_layers: usize) -> Dims {
+    Dims {
+        name: "Llama-3.1-8B, small",
+        has_bias: false,
+        n_layers,
+        hidden: 64,
+        n_q_heads: 32,
+        n_kv_heads: 8,
+        head_dim: 16,
+        ffn: 128,
+        vocab: 64,
+    }
+}
+
+/// No window of decoded tokens fills while tokens are counted.
+fn policy(preset: Preset) -> PolicyOptions {
+    let mut options = PolicyOptions::new(preset);
+    if preset == Preset::Full {
+        return options;
+    }
+    options = options.with_budget(128);
+    options.dense_layers = Some(DENSE_LAYERS);
+    (options.sinks, options.recent) = (Some(4), Some(8));
+    (options.window, options.cluster_segment, options.cluster_tokens) =
+        (Some(64), Some(64), Some(8));
+    options
+}
+
+/// What a token costs, in the mean over [`N`].
+#[derive(Debug)]
+struct Cost {
+    /// Commands that streams were given: launches and copies.
+    nodes: f64,
+    by_kernel: BTreeMap<&'static str, f64>,
+    copies: f64,
+    nodes_set: f64,
+    /// Graphs launched, and commands that were handed over by themselves.
+    submits: f64,
+    waits: f64,
+    n_recalling: usize,
+}
+
+fn generate(engine: &mut Engine<Emulated>, session: &mut Session<Emulated>, n: usize) {
+    let params = GenerationParams { max_tokens: Some(n), ignore_eos: true, ..Default::default() };
+    let mut go_on = |_: &str| ControlFlow::Continue(());
+    block_on(engine.generate(session, &params, &mut go_on)).expect("decode");
+}
+
+fn cost(n_layers: usize, preset: Preset) -> Cost {
+    let made = RandomFolder::new(&dims(n_layers)).expect("a folder");
+    let folder = ModelFolder::open(&made.path).expect("a model");
+    let backend = backends::cuda_emulated(EmulatedOptions::default());
+    let backend = Arc::new(backend.expect("the kernels are compiled as C++"));
+    let options =
+        EngineOptions { ctx_size: 1024, chunk_size: 64, tile_rows: 64, ..EngineOptions::default() };
+    let policy = policy(preset);
+    let mut engine = Engine::load(Arc::clone(&backend), folder, options, &policy).expect("loaded");
+    let mut session = engine.session(&policy).expect("a session");
+    let prompt: Vec<u32> = (0..400u32).map(|i| 2 + (i * i * 7 + 13 * i) % 61).collect();
+    let mut go_on = |_| ControlFlow::Continue(());
+    assert!(block_on(engine.prefill(&mut session, &prompt, &mut go_on)).expect("prefill"));
+    // Every shape was seen twice then.
+    generate(&mut engine, &mut session, 9);
+    let (counters, launches) = (backend.counters(), backend.driver().launches());
+    let copies = backend.driver().n_copies();
+    generate(&mut engine, &mut session, N as usize);
+    let after = backend.counters();
+    assert_eq!(after.graphs, counters.graphs, "all shapes were seen");
+    let mean = |after: u64, before: u64| (after - before) as f64 / N as f64;
+    let by_kernel: BTreeMap<_, _> = backend.driver().launches().into_iter().collect();
+    let by_kernel: BTreeMap<_, _> = by_kernel
+        .into_iter()
+        .map(|(name, n)| (name, mean(n, launches.get(name).copied().unwrap_or(0))))
+        .filter(|(_, n)| *n > 0.0)
+        .collect();
+    let copies = mean(backend.driver().n_copies(), copies);
+    let modes = session.sequence().layers().iter().map(|layer| layer.mode());
+    Cost {
+        nodes: by_kernel.values().sum::<f64>() + copies,
+        by_kernel,
+        copies,
+        nodes_set: mean(after.nodes_set, counters.nodes_set),
+        submits: mean(after.device.submits, counters.device.submits),
+        waits: mean(after.device.readbacks, counters.device.readbacks),
+        n_recalling: modes.filter(|mode| *mode == LayerMode::Recall).count(),
+    }
+}
+
+/// What one more layer costs, by kernel, with all copies as one.
+fn layer(few: &Cost, many: &Cost, n: f64) -> (f64, Vec<(&'static str, f64)>) {
+    let of = |cost: &Cost, name: &str| cost.by_kernel.get(name).copied().unwrap_or(0.0);
+    let more = |name: &&'static str| (of(many, name) - of(few, name)) / n;
+    let mut parts: Vec<_> = many.by_kernel.keys().map(|name| (*name, more(name))).collect();
+    parts.push(("copy", (many.copies - few.copies) / n));
+    parts.retain(|(_, n)| *n != 0.0);
+    (parts.iter().map(|(_, n)| n).sum(), parts)
+}
+
+#[test]
+fn a_layer_that_recalls_takes_few_nodes_and_a_token_few_updates() {
+    let (few, many) = (cost(4, Preset::Clusterkv), cost(6, Preset::Clusterkv));
+    assert_eq!((few.n_recalling, many.n_recalling), (2, 4));
+    let (nodes, parts) = layer(&few, &many, 2.0);
+    println!("a layer that recalls: {nodes} nodes: {parts:?}");
+    println!("a token of 6 layers: {many:?}");
+    // It was 22.
+    assert_eq!(nodes, 12.0, "{parts:?}");
+    // What attends all rows is told how many there are: two kernels of each dense layer. It was one
+    // more with each layer.
+    assert_eq!((few.nodes_set, many.nodes_set), (4.0, 4.0));
+    assert_eq!(many.copies, 2.0, "the token, and what was recalled");
+    assert_eq!(many.waits, 1.0);
+    let n_told = many.by_kernel["upload_words"];
+    assert!(n_told <= 6.0, "{n_told} times the host tells something");
+    assert_eq!(n_told, few.by_kernel["upload_words"]);
+}
+
+/// Without recall a layer is attention and three products.
+#[test]
+fn a_layer_that_attends_everything_takes_few_nodes() {
+    let (few, many) = (cost(2, Preset::Full), cost(4, Preset::Full));
+    let (nodes, parts) = layer(&few, &many, 2.0);
+    println!("a layer that attends everything: {nodes} nodes: {parts:?}");
+    assert_eq!(nodes, 7.0, "{parts:?}");
+    assert_eq!(many.waits, 1.0);
+}
