@@ -112,7 +112,7 @@ pub(crate) fn slots(app: &Caller) -> Response<Body> {
 }
 
 fn slot(slot: &Slot) -> Value {
-    json!({
+    let mut row = json!({
         "id": 0,
         "id_task": slot.task,
         "is_processing": true,
@@ -121,7 +121,16 @@ fn slot(slot: &Slot) -> Value {
         "n_prompt_tokens_processed": slot.n_read,
         "n_decoded": slot.n_decoded,
         "policy": slot.policy,
-    })
+        "state": slot.state.name(),
+        "prefill": slot.prefill.to_string(),
+    });
+    if !slot.prefill.is_exact() {
+        row["prefill_density"] = slot.blocks.density().into();
+    }
+    if let Some(id) = slot.builds {
+        row["context_id"] = id.to_string().into();
+    }
+    row
 }
 
 /// The tokens of a text.

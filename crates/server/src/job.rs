@@ -105,6 +105,35 @@ pub(crate) struct Slot {
     pub(crate) n_read: usize,
     pub(crate) n_decoded: usize,
     pub(crate) policy: String,
+    /// What is being done for it.
+    pub(crate) state: SlotState,
+    /// How its prompt is read.
+    pub(crate) prefill: PrefillMode,
+    /// What was attended where tokens were read sparsely.
+    pub(crate) blocks: BlockCounts,
+    /// The context that is built of it.
+    pub(crate) builds: Option<Id>,
+}
+
+/// What is being done for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    /// Its prompt is read.
+    Reading,
+    /// All that is read of it: what the policy keeps of it is made.
+    Indexing,
+    /// Tokens are generated.
+    Answering,
+}
+
+impl SlotState {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Reading => "reading",
+            Self::Indexing => "indexing",
+            Self::Answering => "answering",
+        }
+    }
 }
 
 /// Requests that run, as the engine's thread says.

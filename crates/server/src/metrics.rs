@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Metrics {
     pub(crate) prompt_tokens: Count,
     pub(crate) prompt_ms: Count,
+    /// Pieces of the ends of prompts.
+    pub(crate) prompt_pieces: Count,
     pub(crate) cached_tokens: Count,
     pub(crate) predicted_tokens: Count,
     pub(crate) predicted_ms: Count,
@@ -65,7 +67,7 @@ impl Metrics {
         };
         let steps = self.decode_steps.get().max(1);
         let whole = |count: &Count| count.get() as f64;
-        let rows: [(&str, &str, &str, f64); 20] = [
+        let rows: [(&str, &str, &str, f64); 21] = [
             (
                 "llamacpp:prompt_tokens_total",
                 COUNTER,
@@ -116,6 +118,12 @@ impl Metrics {
                 COUNTER,
                 "Prompt tokens that were known.",
                 whole(&self.cached_tokens),
+            ),
+            (
+                "longview:prompt_end_pieces_total",
+                COUNTER,
+                "Pieces in which the ends of prompts were made.",
+                whole(&self.prompt_pieces),
             ),
             (
                 "longview:requests_total",

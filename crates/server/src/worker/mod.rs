@@ -1,8 +1,9 @@
 //! The thread that owns the engine and all sessions.
 //!
-//! Everything that runs gets its turn in each round: one chunk of one prompt, then one step in
-//! which all answers take part. A chunk is as long as answers may wait (`pace`), and files are
-//! opened and written elsewhere (`disk`), so nobody waits long, and who leaves is noticed soon.
+//! Everything that runs gets its turn in each round: one chunk of one prompt, or some pieces of the
+//! end of one (`reading`), then one step in which all answers take part. A chunk is as long as
+//! answers may wait (`pace`), and files are opened and written elsewhere (`disk`), so nobody waits
+//! long, and who leaves is noticed soon.
 //! Prompts and answers never share a step: an answer is computed by the same kernels whoever else
 //! runs, so its bits do not depend on the others.
 
@@ -11,6 +12,7 @@ mod disk;
 mod kept;
 mod lookup;
 mod pace;
+mod reading;
 mod run;
 mod steps;
 
@@ -19,17 +21,17 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use longview_engine::{Draft, Engine, EngineError, Session, SessionStep, resolve_policy};
+use longview_engine::{Draft, Engine, EngineError, Session, resolve_policy};
 use longview_library::documents::Id;
 use longview_ops::Backend;
-use longview_scheduler::{SchedulerError, SpanMode};
+use longview_scheduler::SchedulerError;
 use pollster::block_on;
 use tokio::sync::oneshot;
 
 use self::choice::Choice;
 use self::disk::{Disk, Done, Waiter};
 use self::kept::{Kept, MIN_SHARED};
-use self::pace::{Pace, whole};
+use self::pace::Pace;
 use self::run::{Phase, Run};
 use self::steps::{guarded, step};
 use crate::error::ApiError;
@@ -55,6 +57,9 @@ pub(crate) struct Worker<B: Backend> {
     inbox: Receiver<Message>,
     waiting: VecDeque<Job>,
     runs: Vec<Run<B>>,
+    /// Requests whose client left in the middle of the prompt: what was read of it is kept as soon
+    /// as its end is made.
+    left: Vec<Run<B>>,
     kept: Kept<B>,
     disk: Option<Disk<B>>,
     pace: Pace,
@@ -101,6 +106,7 @@ impl<B: Backend + 'static> Worker<B> {
             inbox,
             waiting: VecDeque::new(),
             runs: Vec::new(),
+            left: Vec::new(),
             kept: Kept::new(options.max_kept),
             pace: Pace::new(options.limits.max_stall),
             options,
@@ -133,7 +139,7 @@ impl<B: Backend + 'static> Worker<B> {
             self.take_offers();
             self.take_from_disk();
             self.admit();
-            let has_read = self.read_chunk();
+            let has_read = self.read();
             turn.pass();
             let has_answered = self.answer_step();
             self.finish();
@@ -150,7 +156,8 @@ impl<B: Backend + 'static> Worker<B> {
     fn is_idle(&self) -> bool {
         let is_disk_idle = self.disk.as_ref().is_none_or(Disk::is_idle) && !self.is_sending();
         let is_lost = self.metrics.device_lost.get() > 0;
-        self.runs.is_empty() && self.waiting.is_empty() && is_disk_idle && !is_lost
+        let runs_nothing = self.runs.is_empty() && self.left.is_empty();
+        runs_nothing && self.waiting.is_empty() && is_disk_idle && !is_lost
     }
 
     /// Whether a server that ends waits for what it sends to shared storage.
@@ -231,9 +238,9 @@ impl<B: Backend + 'static> Worker<B> {
     /// Lets contexts go that no request uses. Those that came later do not count, nor does a build:
     /// it fails by itself.
     fn answer_removals(&mut self) {
-        let (runs, waiting) = (&self.runs, &self.waiting);
+        let (runs, left, waiting) = (&self.runs, &self.left, &self.waiting);
         let is_used = |removal: &mut Removal| {
-            let mut jobs = runs.iter().map(|run| &run.job).chain(waiting);
+            let mut jobs = runs.iter().chain(left).map(|run| &run.job).chain(waiting);
             !removal.ids.is_empty()
                 && jobs.any(|job| {
                     let is_own = job.scope == removal.scope;
@@ -269,10 +276,17 @@ impl<B: Backend + 'static> Worker<B> {
                     run.send(Event::Failed(stopping()));
                 }
                 // What it has read is of use to others; if it cannot be kept, it is read again.
-                self.close(run, None);
+                if run.is_reading() && !is_over {
+                    self.left.push(run);
+                } else {
+                    self.close(run, None);
+                }
             }
         }
         if is_over {
+            for run in std::mem::take(&mut self.left) {
+                self.close(run, None);
+            }
             for job in self.waiting.drain(..) {
                 let _ = job.events.try_send(Event::Failed(stopping()));
             }
@@ -321,7 +335,7 @@ impl<B: Backend + 'static> Worker<B> {
             let is_own = run.job.scope == job.scope && run.job.how.prefill == job.how.prefill;
             run.is_reading() && is_own && common >= known + MIN_SHARED
         };
-        self.runs.iter().any(|run| reads_more(&run))
+        self.runs.iter().chain(&self.left).any(|run| reads_more(&run))
     }
 
     fn start(&mut self, job: Job) {
@@ -474,87 +488,6 @@ impl<B: Backend + 'static> Worker<B> {
         if let Ok(fork) = self.engine.fork(session).await {
             self.kept.keep(scope, fork, None);
         }
-    }
-
-    /// Whether somebody waits for the next token of an answer, here or beside the server.
-    fn answers_wait(&self) -> bool {
-        self.options.turns.is_wanted()
-            || self.runs.iter().any(|run| !run.is_reading() && run.has_room())
-    }
-
-    /// Reads a chunk of the prompt whose turn it is.
-    fn read_chunk(&mut self) -> bool {
-        let turn = |i: &usize| self.runs[*i].turn;
-        let reading = (0..self.runs.len()).filter(|i| self.runs[*i].is_reading());
-        let Some(i) = reading.min_by_key(turn) else { return false };
-        self.turn += 1;
-        self.runs[i].turn = self.turn;
-        let result = guarded(|| block_on(self.read_chunk_of(i)));
-        if let Err(error) = result {
-            self.fail(i, error);
-        }
-        true
-    }
-
-    async fn read_chunk_of(&mut self, i: usize) -> Result<(), ApiError> {
-        let began = Instant::now();
-        let most = self.engine.options().chunk_size;
-        let chunk_size = self.pace.chunk(most, self.answers_wait());
-        let run = &mut self.runs[i];
-        let Phase::Reading(session) = &mut run.phase else { return Ok(()) };
-        let rest = &run.job.ids[session.tokens().len()..];
-        // Where a segment of the index ends, a chunk does: which rows are in order when the next
-        // ones attend to them then does not depend on how long chunks are.
-        let to_segment = session.tokens_to_segment().unwrap_or(usize::MAX);
-        let n_before = session.tokens().len();
-        let n = whole(n_before..n_before + chunk_size, session.chunk_unit(), most);
-        let chunk = &rest[..rest.len().min(n).min(to_segment)];
-        let mode = SpanMode::Exact { remaining: rest.len() - chunk.len() };
-        let n_read = chunk.len();
-        let step = SessionStep::new(session, chunk, mode);
-        self.engine.step_each(&mut [step]).await?.into_iter().collect::<Result<(), _>>()?;
-        // Before the index is made at the end, which says nothing about the next chunk.
-        self.pace.read(n_read, began.elapsed());
-        let n_done = session.tokens().len();
-        let is_all = n_done == run.job.ids.len();
-        if is_all {
-            self.engine.finish_prefill(session).await?;
-        }
-        self.metrics.prompt_tokens.add(n_read);
-        self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
-        run.send_progress(n_done);
-        if is_all {
-            self.begin_answers(i).await?;
-        }
-        Ok(())
-    }
-
-    /// The prompt is read: a session for each answer, and the first token of each.
-    async fn begin_answers(&mut self, i: usize) -> Result<(), ApiError> {
-        let run = &mut self.runs[i];
-        run.read = Some(Instant::now());
-        let Phase::Reading(session) =
-            std::mem::replace(&mut run.phase, Phase::Answering(Vec::new()))
-        else {
-            return Ok(());
-        };
-        let n = run.job.how.n;
-        let mut first = Choice::new(*session, 0, &run.job.how, &self.model)?;
-        let mut others = Vec::new();
-        for index in 1..n {
-            let fork = self.engine.fork(&mut first.session).await?;
-            others.push(Choice::new(fork, index, &run.job.how, &self.model)?);
-        }
-        let mut choices = vec![first];
-        choices.append(&mut others);
-        let mut events = Vec::new();
-        for choice in &mut choices {
-            choice.session.reset_stats();
-            choice.advance(&self.engine, &self.model.tokenizer, &run.job.how, &mut events)?;
-        }
-        run.phase = Phase::Answering(choices);
-        events.into_iter().for_each(|event| run.send(event));
-        Ok(())
     }
 
     /// One step for all answers whose clients keep up.
@@ -714,12 +647,12 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     fn count(&self) {
-        let slots: Vec<_> = self.runs.iter().map(Run::slot).collect();
+        let slots: Vec<_> = self.runs.iter().chain(&self.left).map(Run::slot).collect();
         let n_tokens = slots.iter().map(|slot| slot.n_cached + slot.n_read + slot.n_decoded).sum();
         self.metrics.kv_tokens.set(n_tokens);
+        self.metrics.running.set(slots.len());
         *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
         self.metrics.waiting.set(self.waiting.len());
-        self.metrics.running.set(self.runs.len());
         self.metrics.kept.set(self.kept.len());
         self.metrics.kept_tokens.set(self.kept.n_tokens());
     }

@@ -8,20 +8,29 @@ const LEAST: usize = 16;
 /// Tokens of the first chunk, as long as nothing was measured.
 const FIRST: usize = 32;
 
-/// What chunks and steps took lately.
+/// Of the time that answers may wait, what chunks and steps are planned to take, in percent: the
+/// next one may take longer than the last ones did.
+const PLANNED: u32 = 75;
+/// What is left after each round of a time that was longer than the last one, in percent.
+const REMEMBERED: u32 = 90;
+
+/// What chunks and steps took lately. A slow one counts at once and is forgotten slowly, so that a
+/// machine whose speed changes keeps the bound.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Time that an answer may wait for its next token.
     max_stall: Duration,
-    /// Of one token of the last chunk.
+    /// Of one token of a chunk.
     per_token: Option<Duration>,
-    /// Of the last step of all answers.
+    /// Of a step of all answers.
     step: Duration,
+    /// Of a piece of the end of a prompt.
+    piece: Duration,
 }
 
 impl Pace {
     pub(super) fn new(max_stall: Duration) -> Self {
-        Self { max_stall, per_token: None, step: Duration::ZERO }
+        Self { max_stall, per_token: None, step: Duration::ZERO, piece: Duration::ZERO }
     }
 
     /// Tokens of the next chunk, at most `most`. Which number this is changes no bit of a result: a
@@ -31,8 +40,7 @@ impl Pace {
             return most;
         }
         let Some(per_token) = self.per_token else { return FIRST.min(most) };
-        let left = self.max_stall.saturating_sub(self.step);
-        let n = left.as_secs_f64() / per_token.as_secs_f64().max(1e-9);
+        let n = self.left().as_secs_f64() / per_token.as_secs_f64().max(1e-9);
         // Whole groups of rows, as kernels take them.
         let n = (n as usize).min(most) / LEAST * LEAST;
         n.max(LEAST).min(most)
@@ -44,15 +52,37 @@ impl Pace {
             return;
         }
         // Short chunks are dear for each token: they would make the next one shorter still.
-        if n >= LEAST || self.per_token.is_none() {
-            self.per_token = Some(took / n as u32);
+        match self.per_token {
+            Some(_) if n < LEAST => {}
+            Some(before) => self.per_token = Some(slowest(before, took / n as u32)),
+            None => self.per_token = Some(took / n as u32),
         }
     }
 
     /// A step of all answers took so long.
     pub(super) fn stepped(&mut self, took: Duration) {
-        self.step = took;
+        self.step = slowest(self.step, took);
     }
+
+    /// A piece of the end of a prompt took so long.
+    pub(super) fn ended(&mut self, took: Duration) {
+        self.piece = slowest(self.piece, took);
+    }
+
+    /// Whether there is time for another piece of the end of a prompt, after `spent` in this round.
+    pub(super) fn has_time(&self, spent: Duration) -> bool {
+        spent + self.piece <= self.left()
+    }
+
+    /// Time for a prompt between two steps of answers.
+    fn left(&self) -> Duration {
+        (self.max_stall * PLANNED / 100).saturating_sub(self.step)
+    }
+}
+
+/// What the next one is planned to take, after one that took `now`.
+fn slowest(before: Duration, now: Duration) -> Duration {
+    now.max(before * REMEMBERED / 100)
 }
 
 /// Tokens of a chunk over these places of a sequence, at most `most`: it ends at a multiple of
@@ -84,12 +114,15 @@ mod tests {
         assert_eq!(pace.chunk(512, false), 512, "nobody waits");
         assert_eq!(pace.chunk(512, true), 32, "nothing is known yet");
         pace.read(32, 32 * MS);
-        assert_eq!(pace.chunk(512, true), 192, "a token takes a millisecond");
+        assert_eq!(pace.chunk(512, true), 144, "a token takes a millisecond, of 150");
         pace.stepped(100 * MS);
-        assert_eq!(pace.chunk(512, true), 96, "the step is part of the wait");
-        pace.read(96, 960 * MS);
+        assert_eq!(pace.chunk(512, true), 48, "the step is part of the wait");
+        pace.read(48, 480 * MS);
         assert_eq!(pace.chunk(512, true), 16, "a slow device takes a few at least");
-        pace.read(16, MS / 10);
+        for _ in 0..100 {
+            pace.read(16, MS / 10);
+            pace.stepped(MS);
+        }
         assert_eq!(pace.chunk(512, true), 512, "never more than there is room for");
         assert_eq!(pace.chunk(5, true), 5);
     }
@@ -99,6 +132,28 @@ mod tests {
         let mut pace = Pace::new(200 * MS);
         pace.read(128, 128 * MS);
         pace.read(1, 10 * MS);
-        assert_eq!(pace.chunk(512, true), 192);
+        assert_eq!(pace.chunk(512, true), 144);
+    }
+
+    #[test]
+    fn what_was_slow_is_forgotten_slowly() {
+        let mut pace = Pace::new(200 * MS);
+        pace.read(100, 200 * MS);
+        assert_eq!(pace.chunk(512, true), 64, "two milliseconds each");
+        pace.read(64, 64 * MS);
+        assert_eq!(pace.chunk(512, true), 80, "1.8 of them");
+        for _ in 0..6 {
+            pace.read(64, 64 * MS);
+        }
+        assert_eq!(pace.chunk(512, true), 144);
+    }
+
+    #[test]
+    fn pieces_of_an_end_share_the_time_of_a_round() {
+        let mut pace = Pace::new(200 * MS);
+        assert!(pace.has_time(150 * MS) && !pace.has_time(151 * MS));
+        pace.ended(40 * MS);
+        pace.stepped(10 * MS);
+        assert!(pace.has_time(100 * MS) && !pace.has_time(101 * MS));
     }
 }

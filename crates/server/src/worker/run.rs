@@ -7,7 +7,7 @@ use longview_ops::Backend;
 use tokio::sync::mpsc;
 
 use super::choice::Choice;
-use crate::job::{Event, Job, Progress, Slot, Summary};
+use crate::job::{Event, Job, Progress, Slot, SlotState, Summary};
 use crate::look::StepLook;
 
 /// A request in one of the places of the engine.
@@ -115,11 +115,17 @@ impl<B: Backend> Run<B> {
     /// How far it is.
     pub(super) fn slot(&self) -> Slot {
         let n_prompt = self.job.ids.len();
-        let (n_known, n_decoded) = match &self.phase {
-            Phase::Reading(session) => (session.tokens().len(), 0),
+        let (n_known, n_decoded, session) = match &self.phase {
+            Phase::Reading(session) => (session.tokens().len(), 0, Some(&**session)),
             Phase::Answering(choices) => {
-                (n_prompt, choices.iter().map(|choice| choice.n_generated).sum())
+                let n_decoded = choices.iter().map(|choice| choice.n_generated).sum();
+                (n_prompt, n_decoded, choices.first().map(|choice| &choice.session))
             }
+        };
+        let state = match &self.phase {
+            Phase::Answering(_) => SlotState::Answering,
+            Phase::Reading(_) if n_known == n_prompt || self.is_left() => SlotState::Indexing,
+            Phase::Reading(_) => SlotState::Reading,
         };
         Slot {
             scope: self.job.scope,
@@ -129,6 +135,10 @@ impl<B: Backend> Run<B> {
             n_read: n_known.saturating_sub(self.n_cached),
             n_decoded,
             policy: self.job.how.policy.preset.name().to_owned(),
+            state,
+            prefill: self.job.how.prefill,
+            blocks: session.map(|session| session.sequence().block_counts()).unwrap_or_default(),
+            builds: self.job.document.as_ref().map(|document| document.id),
         }
     }
 

@@ -1,0 +1,183 @@
+//! How prompts are read beside answers: a chunk, or pieces of a prompt's end, in each round.
+//!
+//! While somebody waits for tokens nothing here waits for the clusterings that run on a thread of
+//! their own: the prompt whose turn it is waits instead, and its answer begins a little later.
+
+use std::time::Instant;
+
+use longview_engine::{Engine, EngineError, PromptEnd, Session, SessionStep};
+use longview_ops::Backend;
+use longview_scheduler::SpanMode;
+use pollster::block_on;
+
+use super::choice::Choice;
+use super::disk::Waiter;
+use super::pace::{Pace, whole};
+use super::run::{Phase, Run};
+use super::steps::guarded;
+use super::{Worker, tell};
+use crate::error::ApiError;
+
+impl<B: Backend + 'static> Worker<B> {
+    /// Works on one of the prompts, those of requests whose client left included. Returns whether
+    /// anything could be done.
+    pub(super) fn read(&mut self) -> bool {
+        self.turn += 1;
+        if self.turn % 2 == 0 {
+            self.end_left() || self.read_chunk()
+        } else {
+            self.read_chunk() || self.end_left()
+        }
+    }
+
+    /// Whether somebody waits for the next token of an answer, here or beside the server.
+    fn answers_wait(&self) -> bool {
+        self.options.turns.is_wanted()
+            || self.runs.iter().any(|run| !run.is_reading() && run.has_room())
+    }
+
+    /// Reads a chunk of the prompt whose turn it is, or makes a part of its end.
+    fn read_chunk(&mut self) -> bool {
+        let turn = |i: &usize| self.runs[*i].turn;
+        let reading = (0..self.runs.len()).filter(|i| self.runs[*i].is_reading());
+        let Some(i) = reading.min_by_key(turn) else { return false };
+        self.runs[i].turn = self.turn;
+        match guarded(|| block_on(self.read_chunk_of(i))) {
+            Ok(has_worked) => has_worked,
+            Err(error) => {
+                self.fail(i, error);
+                true
+            }
+        }
+    }
+
+    async fn read_chunk_of(&mut self, i: usize) -> Result<bool, ApiError> {
+        let began = Instant::now();
+        let answers_wait = self.answers_wait();
+        let most = self.engine.options().chunk_size;
+        let chunk_size = self.pace.chunk(most, answers_wait);
+        let run = &mut self.runs[i];
+        let Phase::Reading(session) = &mut run.phase else { return Ok(true) };
+        let rest = &run.job.ids[session.tokens().len()..];
+        if rest.is_empty() {
+            let (engine, pace) = (&mut self.engine, &mut self.pace);
+            let (left, n_pieces) = end_for_now(engine, pace, session, answers_wait).await?;
+            self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
+            self.metrics.prompt_pieces.add(n_pieces);
+            if left == PromptEnd::Done {
+                self.begin_answers(i).await?;
+            }
+            return Ok(left != PromptEnd::Waits);
+        }
+        // Where a segment of the index ends, a chunk does: which rows are in order when the next
+        // ones attend to them then does not depend on how long chunks are.
+        let to_segment = session.tokens_to_segment().unwrap_or(usize::MAX);
+        let n_before = session.tokens().len();
+        let n = whole(n_before..n_before + chunk_size, session.chunk_unit(), most);
+        let chunk = &rest[..rest.len().min(n).min(to_segment)];
+        let n_read = chunk.len();
+        if answers_wait && !self.engine.prepare_chunk(session, n_read).await? {
+            return Ok(false);
+        }
+        let mode = SpanMode::Exact { remaining: rest.len() - n_read };
+        let step = SessionStep::new(session, chunk, mode);
+        self.engine.step_each(&mut [step]).await?.into_iter().collect::<Result<(), _>>()?;
+        let n_done = session.tokens().len();
+        self.pace.read(n_read, began.elapsed());
+        self.metrics.prompt_tokens.add(n_read);
+        self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
+        run.send_progress(n_done);
+        Ok(true)
+    }
+
+    /// The prompt is read: a session for each answer, and the first token of each.
+    async fn begin_answers(&mut self, i: usize) -> Result<(), ApiError> {
+        let run = &mut self.runs[i];
+        run.read = Some(Instant::now());
+        let Phase::Reading(session) =
+            std::mem::replace(&mut run.phase, Phase::Answering(Vec::new()))
+        else {
+            return Ok(());
+        };
+        let n = run.job.how.n;
+        let mut first = Choice::new(*session, 0, &run.job.how, &self.model)?;
+        let mut others = Vec::new();
+        for index in 1..n {
+            let fork = self.engine.fork(&mut first.session).await?;
+            others.push(Choice::new(fork, index, &run.job.how, &self.model)?);
+        }
+        let mut choices = vec![first];
+        choices.append(&mut others);
+        let mut events = Vec::new();
+        for choice in &mut choices {
+            choice.session.reset_stats();
+            choice.advance(&self.engine, &self.model.tokenizer, &run.job.how, &mut events)?;
+        }
+        run.phase = Phase::Answering(choices);
+        events.into_iter().for_each(|event| run.send(event));
+        Ok(())
+    }
+
+    /// Makes a part of the end of a prompt whose client left, and keeps it when that is done.
+    fn end_left(&mut self) -> bool {
+        if self.left.is_empty() {
+            return false;
+        }
+        let mut run = self.left.remove(0);
+        let is_kept = |session: &Session<B>| {
+            !session.tokens().is_empty() && !session.policy().residency.forgets()
+        };
+        let answers_wait = self.answers_wait();
+        let left = match &mut run.phase {
+            Phase::Reading(session) if is_kept(session) => guarded(|| {
+                let (engine, pace) = (&mut self.engine, &mut self.pace);
+                Ok(block_on(end_for_now(engine, pace, session, answers_wait))?)
+            }),
+            _ => return true,
+        };
+        let (left, n_pieces) = match left {
+            Ok(left) => left,
+            Err(error) => {
+                let error = self.reason(error);
+                (self.options.log)(&format!("what was read is not kept: {}", error.json()));
+                return true;
+            }
+        };
+        self.metrics.prompt_pieces.add(n_pieces);
+        if left != PromptEnd::Done {
+            self.left.insert(0, run);
+            return left != PromptEnd::Waits;
+        }
+        let Run { job, also, phase, .. } = run;
+        let waiter = Waiter { job, also, summary: None };
+        match phase {
+            Phase::Reading(session) => self.keep(*session, waiter),
+            Phase::Answering(_) => tell(waiter, Ok(())),
+        }
+        true
+    }
+}
+
+/// Pieces of the end of a prompt: as many as there is time for while somebody waits for tokens,
+/// else one, which may wait for what runs beside it. Returns what is left, and how many they were.
+async fn end_for_now<B: Backend>(
+    engine: &mut Engine<B>,
+    pace: &mut Pace,
+    session: &mut Session<B>,
+    answers_wait: bool,
+) -> Result<(PromptEnd, usize), EngineError> {
+    let began = Instant::now();
+    let mut n_pieces = 0;
+    loop {
+        let start = began.elapsed();
+        let left = engine.finish_prefill_piece(session, !answers_wait).await?;
+        n_pieces += usize::from(left != PromptEnd::Waits);
+        if !answers_wait {
+            return Ok((left, n_pieces));
+        }
+        pace.ended(began.elapsed() - start);
+        if left != PromptEnd::More || !pace.has_time(began.elapsed()) {
+            return Ok((left, n_pieces));
+        }
+    }
+}
