@@ -129,3 +129,37 @@ fn chunks_are_cut_so_that_answers_go_on() {
     assert!(n_events(&served, 25) > 20, "somebody waits");
     drop(beside);
 }
+
+/// What is between two steps of an answer, while a prompt beside it is read: a short chunk, or one
+/// piece of the prompt's end, never all of it. Counted, because a clock says how busy the machine
+/// is.
+#[test]
+fn the_end_of_a_prompt_is_made_in_pieces_between_the_steps_of_others() {
+    let limits = Limits { max_stall: Duration::ZERO, ..Limits::default() };
+    let options = ServerOptions { limits, ..ServerOptions::default() };
+    let served = serve_with(options, 128, Duration::ZERO);
+    let mut body = asked(150, 26);
+    body["cache_prompt"] = json!(false);
+    body["policy"] = json!("clusterkv");
+    body["budget"] = json!(64);
+    let counts = || {
+        let pieces = served.metric("longview:prompt_end_pieces_total");
+        (pieces, served.metric("llamacpp:n_decode_total"))
+    };
+    let alone = said(&served, &body);
+    let n_alone = counts().0;
+    let long =
+        json!({ "prompt": "It was", "max_tokens": 3900, "ignore_eos": true, "stream": true });
+    let beside = served.send("POST", "/v1/completions", &[], &long.to_string());
+    served.wait_for("llamacpp:requests_processing", 1.0);
+    let begin = counts();
+    let answer = said(&served, &body);
+    let end = counts();
+    let (n_pieces, n_steps) = (end.0 - begin.0, end.1 - begin.1);
+    assert_eq!(served.metric("llamacpp:requests_processing"), 1.0, "the other one goes on");
+    drop(beside);
+    assert_eq!(answer, alone, "pieces change no bit");
+    assert_eq!(n_pieces, n_alone, "the same pieces");
+    assert!(n_pieces > 10.0, "{n_pieces} pieces");
+    assert!(n_steps >= n_pieces, "{n_steps} steps between {n_pieces} pieces");
+}
