@@ -139,6 +139,8 @@ fn a_layer_that_recalls_takes_few_nodes_and_a_token_few_updates() {
     assert_eq!((few.nodes_set, many.nodes_set), (4.0, 4.0));
     assert_eq!(many.copies, 2.0, "the token, and what was recalled");
     assert_eq!(many.waits, 1.0);
+    println!("{} commands in {} submits", many.nodes, many.submits);
+    assert!(many.submits < many.nodes, "most commands are nodes of a graph");
     let n_told = many.by_kernel["upload_words"];
     assert!(n_told <= 6.0, "{n_told} times the host tells something");
     assert_eq!(n_told, few.by_kernel["upload_words"]);
