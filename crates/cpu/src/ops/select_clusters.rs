@@ -2,8 +2,8 @@
 //!
 //! A histogram of tokens by the upper bits of the scores says in which bin the budget is reached.
 //! Better bins are taken whole; of the last one, a second histogram by the next bits leaves little
-//! more than what is taken. Only that is sorted; in the order of ids nothing is, and of the last bin
-//! alone a part is split off. Each cluster is one 64-bit key whose order is the
+//! more than what is taken. Only that is sorted; in the order of ids nothing is, and of the last
+//! bin alone a part is split off. Each cluster is one 64-bit key whose order is the
 //! contract's: greater score first, then lower id; not-a-number comes last.
 
 use longview_ops::{Listed, Op, OpError, OpResult, SelectClusters, SelectSpan};

@@ -249,8 +249,8 @@ impl AttendChunkCase {
                 all.push(Self { t: 37, rows: 70, mask, accumulate, ..base.clone() });
             }
         }
-        // More queries than the window, more rows than both; few heads, as these are the largest cases
-        // and run many times over.
+        // More queries than the window, more rows than both; few heads, as these are the largest
+        // cases and run many times over.
         let many = Self { t: 265, rows: 600, mask: Window(257), hq: 2, hkv: 1, ..base.clone() };
         all.push(Self { dh: 64, seqs: 2, ..many.clone() });
         all.push(Self { dh: 128, accumulate: true, ..many.clone() });

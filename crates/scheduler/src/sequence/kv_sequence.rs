@@ -14,7 +14,6 @@ use super::coded_slots::CodedSlots;
 use super::exact_rows::{ExactRows, exact_layout};
 use super::layer_state::{Layer, LayerState};
 use super::options::{HostStoreKind, Placement, SequenceOptions};
-use super::prompt_end::EndingPrompt;
 use super::sparse_means::{self, BlockCounts, SparsePrefill};
 use crate::error::SchedulerError;
 use crate::eviction::{KeptPlaces, SinkRotation};
@@ -38,6 +37,17 @@ pub(super) enum Readiness {
     PrefillUnfinished,
     /// A change of the policy failed: buffers, index and caches are those of no policy.
     NeedsRebuild,
+}
+
+/// How far the end of a prompt has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndingPrompt {
+    /// Tokens of the sequence: with others it is not this prompt.
+    pub n_tokens: usize,
+    /// The layer whose turn it is.
+    pub layer: usize,
+    /// Whether what comes before the index of the layer is done.
+    pub has_budgets: bool,
 }
 
 /// Fills rows `[rows, 2, Dh]` of a layer and a KV head, from a first row on.

@@ -7,7 +7,7 @@ use longview_core::LayerId;
 use longview_ops::Backend;
 
 use super::indexing::{Pieces, RowMass};
-use super::kv_sequence::{Readiness, Sequence};
+use super::kv_sequence::{EndingPrompt, Readiness, Sequence};
 use crate::error::SchedulerError;
 use crate::layout::LayerMode;
 use crate::policy::{INDEX_SEGMENT, Index, IndexKind};
@@ -21,17 +21,6 @@ pub enum PromptEnd {
     More,
     /// More, which another thread is computing: nothing can be done here until it is ready.
     Waits,
-}
-
-/// How far the end of a prompt has come.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EndingPrompt {
-    /// Tokens of the sequence: with others it is not this prompt.
-    n_tokens: usize,
-    /// The layer whose turn it is.
-    layer: usize,
-    /// Whether what comes before the index of the layer is done.
-    has_budgets: bool,
 }
 
 impl<B: Backend> Sequence<B> {
