@@ -23,11 +23,8 @@ impl<B: Backend + 'static> Worker<B> {
     /// anything could be done.
     pub(super) fn read(&mut self) -> bool {
         self.turn += 1;
-        if self.turn % 2 == 0 {
-            self.end_left() || self.read_chunk()
-        } else {
-            self.read_chunk() || self.end_left()
-        }
+        let is_first = self.turn.is_multiple_of(2);
+        (is_first && self.end_left()) || self.read_chunk() || (!is_first && self.end_left())
     }
 
     /// Whether somebody waits for the next token of an answer, here or beside the server.
