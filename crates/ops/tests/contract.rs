@@ -132,7 +132,7 @@ fn is_kv(case: &Case, i: usize) -> bool {
     let plan = case.plan();
     let name = plan.inputs.get(i).map(|i| i.name);
     let name = name.unwrap_or_else(|| plan.outputs[i - plan.inputs.len()].name);
-    ["kv", "means", "src", "dst"].contains(&name)
+    ["kv", "means", "src", "dst", "more dst"].contains(&name)
 }
 
 #[test]

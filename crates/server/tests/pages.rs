@@ -99,7 +99,10 @@ fn slots_show_what_runs() {
     assert!(busy[0]["is_processing"] == true && busy[1]["is_processing"] == false, "{busy}");
     assert_eq!((&busy[0]["n_ctx"], &busy[1]["id"]), (&json!(CTX_SIZE), &json!(1)));
     assert!(busy[0]["n_prompt_tokens"].as_u64() > Some(1), "{busy}");
-    assert!(["reading", "answering"].map(Value::from).contains(&busy[0]["state"]), "{busy}");
+    assert!(
+        ["reading", "indexing", "answering"].map(Value::from).contains(&busy[0]["state"]),
+        "{busy}"
+    );
     assert_eq!(busy[0]["prefill"], "exact");
     assert!(!busy.to_string().contains("It was"), "no prompt is shown");
     drop(stream);

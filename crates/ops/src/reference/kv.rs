@@ -7,17 +7,15 @@ use super::buffer::RefBuffer;
 use super::checks::{below, counts_fit};
 use super::device::ReferenceBackend as R;
 use crate::buffer::{DeviceBuffer, View};
-use crate::desc::{KvGather, KvKeys, KvScatter, RotateRows};
+use crate::desc::{KvGather, KvKeys, KvScatter, KvScatterTwice, RotateRows};
 use crate::error::OpResult;
 use crate::op::Op;
 
 /// Row `rows[t]` of every KV head gets the key and the value of token t.
 pub(super) fn kv_scatter(d: KvScatter<'_, R>) -> OpResult<()> {
-    d.check()?;
+    let rows = rows_of(&d)?;
     let (n_heads, width) = (d.p.n_kv_heads as usize, d.p.head_dim as usize);
     let stride = d.p.dst_head_stride as usize;
-    let rows = ints(&d.rows);
-    rows.iter().try_for_each(|row| below(Op::KvScatter, "row", *row, stride))?;
     let (k, v) = (floats(&d.k), floats(&d.v));
     for (t, row) in rows.into_iter().enumerate() {
         for head in 0..n_heads {
@@ -26,6 +24,21 @@ pub(super) fn kv_scatter(d: KvScatter<'_, R>) -> OpResult<()> {
         }
     }
     Ok(())
+}
+
+/// Into both buffers, or, where one of them does not fit, into none.
+pub(super) fn kv_scatter_twice(d: KvScatterTwice<'_, R>) -> OpResult<()> {
+    let calls = d.calls();
+    calls.iter().try_for_each(|call| rows_of(call).map(|_| ()))?;
+    calls.into_iter().try_for_each(kv_scatter)
+}
+
+/// The rows that are written, all of which are there.
+fn rows_of(d: &KvScatter<'_, R>) -> OpResult<Vec<usize>> {
+    d.check()?;
+    let (rows, stride) = (ints(&d.rows), d.p.dst_head_stride as usize);
+    rows.iter().try_for_each(|row| below(Op::KvScatter, "row", *row, stride))?;
+    Ok(rows)
 }
 
 /// Makes row `row` of a key and a value.

@@ -35,9 +35,9 @@ use crate::capability::Capabilities;
 use crate::desc::{
     Argmax, AttendBlocks, AttendChunk, AttendList, BlockReduce, CentroidScores, ClusterRest,
     ClusterRows, ClusterStats, ColumnMass, Embed, GeluMul, Gram, KmeansAssign, KmeansUpdate,
-    KvGather, KvKeys, KvScatter, Linear, LookUpRows, LseMerge, PoolScores, ProjectHeads, QueryGate,
-    QuerySums, RmsNorm, Rope, RotateRows, RowMeans, ScoreBlocks, SelectClusters, SiluMul,
-    SplitSigns, TopK,
+    KvGather, KvKeys, KvScatter, KvScatterTwice, Linear, LookUpRows, LseMerge, PoolScores,
+    ProjectHeads, QueryGate, QuerySums, RmsNorm, Rope, RotateRows, RowMeans, ScoreBlocks,
+    SelectClusters, SiluMul, SplitSigns, TopK,
 };
 use crate::error::{OpError, OpResult};
 use crate::op::Op;
@@ -154,6 +154,10 @@ impl Backend for ReferenceBackend {
 
     fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {
         kv::kv_scatter(d)
+    }
+
+    fn kv_scatter_twice(&self, d: KvScatterTwice<'_, Self>) -> OpResult<()> {
+        kv::kv_scatter_twice(d)
     }
 
     fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()> {
