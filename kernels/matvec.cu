@@ -13,6 +13,7 @@
 // ROWS.
 //
 // Bytes: W, once. Bound: memory.
+#include "shared/gates.cuh"
 #include "shared/rows.cuh"
 
 struct MatvecArgs {
@@ -37,6 +38,31 @@ constexpr u32 THREADS = 128;
 constexpr u32 N_WARPS = THREADS / WARP;
 // Rows of W that a block owns.
 constexpr u32 OUTS = 4;
+
+// Stores each warp's part of every sum (row of x, row of W), where all threads see it.
+template <u32 ROWS> DEVICE void store_parts(const float (&sums)[ROWS][OUTS], float* parts) {
+#pragma unroll
+    for (u32 t = 0; t < ROWS; t++) {
+#pragma unroll
+        for (u32 o = 0; o < OUTS; o++) {
+            const float part = warp_sum(sums[t][o]);
+            if (lane_of_thread() == 0) {
+                parts[(t * OUTS + o) * N_WARPS + warp_of_thread()] = part;
+            }
+        }
+    }
+    __syncthreads();
+}
+
+// Sum number `item`, of all warps' parts.
+DEVICE float sum_of_parts(const float* parts, u32 item) {
+    float sum = 0;
+#pragma unroll
+    for (u32 i = 0; i < N_WARPS; i++) {
+        sum += parts[item * N_WARPS + i];
+    }
+    return sum;
+}
 
 template <typename T, u32 ROWS> DEVICE void matvec(const MatvecArgs& p) {
     constexpr u32 N = PER_UNIT<T>;
@@ -80,17 +106,7 @@ template <typename T, u32 ROWS> DEVICE void matvec(const MatvecArgs& p) {
             }
         }
     }
-#pragma unroll
-    for (u32 t = 0; t < ROWS; t++) {
-#pragma unroll
-        for (u32 o = 0; o < OUTS; o++) {
-            const float part = warp_sum(sums[t][o]);
-            if (lane_of_thread() == 0) {
-                parts[(t * OUTS + o) * N_WARPS + warp_of_thread()] = part;
-            }
-        }
-    }
-    __syncthreads();
+    store_parts(sums, parts);
 
     // A thread for each element of out.
     const u32 t = threadIdx.x / OUTS;
@@ -98,11 +114,7 @@ template <typename T, u32 ROWS> DEVICE void matvec(const MatvecArgs& p) {
     if (t >= min_of(p.n_rows, ROWS) || o >= p.n_out) {
         return;
     }
-    float sum = 0;
-#pragma unroll
-    for (u32 i = 0; i < N_WARPS; i++) {
-        sum += parts[threadIdx.x * N_WARPS + i];
-    }
+    float sum = sum_of_parts(parts, threadIdx.x);
     if (p.bias_kind != KIND_NONE) {
         sum += element_of(p.bias_kind, p.bias, o);
     }
@@ -238,11 +250,7 @@ template <u32 ROWS> DEVICE void norm_scales(const NormMatvecArgs& p, float* part
     }
     __syncthreads();
     if (threadIdx.x < ROWS) {
-        float sum = 0;
-#pragma unroll
-        for (u32 i = 0; i < N_WARPS; i++) {
-            sum += parts[threadIdx.x * N_WARPS + i];
-        }
+        const float sum = sum_of_parts(parts, threadIdx.x);
         scales[threadIdx.x] = 1.0f / sqrtf(sum / static_cast<float>(p.n_in) + p.eps);
     }
     __syncthreads();
@@ -277,15 +285,6 @@ template <u32 N> DEVICE void load_norm(const NormMatvecArgs& p, u32 first, float
             to[i + j] = p.norm_kind == KIND_F16 ? widen(f16{bits[j]}) : widen(bf16{bits[j]});
         }
     }
-}
-
-DEVICE float gated_by(u32 mode, float gate, float up) {
-    if (mode == SILU) {
-        return gate / (1.0f + expf(-gate)) * up;
-    }
-    // As in gelu_mul.cu: below -10 the result is 0, and above 10 it is the gate.
-    const float c = fminf(fmaxf(gate, -10.0f), 10.0f);
-    return gate / (1.0f + expf(-1.5957691f * c - 0.071354814f * c * c * c)) * up;
 }
 
 template <typename T, u32 ROWS> DEVICE void norm_matvec(const NormMatvecArgs& p) {
@@ -362,17 +361,7 @@ template <typename T, u32 ROWS> DEVICE void norm_matvec(const NormMatvecArgs& p)
             }
         }
     }
-#pragma unroll
-    for (u32 t = 0; t < ROWS; t++) {
-#pragma unroll
-        for (u32 o = 0; o < OUTS; o++) {
-            const float part = warp_sum(sums[t][o]);
-            if (lane_of_thread() == 0) {
-                parts[(t * OUTS + o) * N_WARPS + warp_of_thread()] = part;
-            }
-        }
-    }
-    __syncthreads();
+    store_parts(sums, parts);
 
     // A lane of the first warp for each sum; all its lanes meet, since sums are mixed.
     if (warp_of_thread() > 0) {
@@ -381,11 +370,7 @@ template <typename T, u32 ROWS> DEVICE void norm_matvec(const NormMatvecArgs& p)
     const u32 item = min_of(threadIdx.x, ROWS * OUTS - 1);
     const u32 t = min_of(item / OUTS, p.n_rows - 1);
     const u32 o = item % OUTS;
-    float sum = 0;
-#pragma unroll
-    for (u32 i = 0; i < N_WARPS; i++) {
-        sum += parts[item * N_WARPS + i];
-    }
+    float sum = sum_of_parts(parts, item);
     const bool is_there = threadIdx.x < ROWS * OUTS && item / OUTS < p.n_rows;
     if (p.mode != PROJECT) {
         const u32 row = blockIdx.x * 2 + o % 2;
@@ -396,7 +381,8 @@ template <typename T, u32 ROWS> DEVICE void norm_matvec(const NormMatvecArgs& p)
         }
         const float up = shfl_xor(sum, 2u);
         if (is_there && o < 2 && row < p.n_out_0) {
-            p.out_0[static_cast<u64>(t) * p.n_out_0 + row] = gated_by(p.mode, sum, up);
+            const float gate = p.mode == SILU ? silu(sum) : gelu_tanh(sum);
+            p.out_0[static_cast<u64>(t) * p.n_out_0 + row] = gate * up;
         }
         return;
     }

@@ -4,7 +4,7 @@
 // four are under way.
 //
 // Bytes: 12 n. Bound: memory.
-#include "shared/common.cuh"
+#include "shared/gates.cuh"
 
 struct SiluMulArgs {
     const float* gate;
@@ -22,8 +22,7 @@ KERNEL(silu_mul, SiluMulArgs, THREADS) {
     for (u32 i = 0; i < PER_THREAD; i++) {
         const u64 at = first + i * THREADS;
         if (at < p.n) {
-            const float gate = p.gate[at];
-            p.out[at] = gate / (1.0f + expf(-gate)) * p.up[at];
+            p.out[at] = silu(p.gate[at]) * p.up[at];
         }
     }
 }

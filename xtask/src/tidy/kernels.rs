@@ -26,12 +26,6 @@ const LONG: &[(&str, &str, &str)] = &[
          are left out by variant, which is chosen line by line",
     ),
     (
-        "matvec.cu",
-        "norm_matvec",
-        "a thread's sums and the units that are on their way stay in registers from the first loads \
-         over the squares to the products",
-    ),
-    (
         "attend_list.cu",
         "attend_plain",
         "outputs of a lane stay in registers: in another function their array would have an \
