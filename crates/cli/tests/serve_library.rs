@@ -1,14 +1,13 @@
 //! `longview serve` with a library: what a kill, a full disk and a broken file leave of it.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::support::serving::{Headers, Serving, send};
 use crate::support::{command, longview};
 
 /// A folder that goes with the test.
@@ -27,70 +26,17 @@ impl Drop for Folder {
     }
 }
 
-/// A server that is killed when the test is done with it.
-struct Serving {
-    child: Child,
-    address: String,
-    said: thread::JoinHandle<String>,
-}
-
 fn words(library: &Path) -> Vec<String> {
     let library = library.to_string_lossy().into_owned();
     let words = ["serve", "--device", "cpu", "--port", "0", "--ctx-size", "4096", "--library"];
     words.into_iter().map(str::to_owned).chain([library]).collect()
 }
 
-impl Serving {
-    fn start(mut command: Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let mut err = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("http://") {
-            line.clear();
-            assert!(err.read_line(&mut line).unwrap() > 0, "it ended");
-        }
-        let address = line.split_once("http://").unwrap().1.split_once('/').unwrap().0.to_owned();
-        let said = thread::spawn(move || {
-            let mut rest = String::new();
-            let _ = err.read_to_string(&mut rest);
-            rest
-        });
-        let serving = Self { child, address, said };
-        while serving.ask("GET", "/health", "application/json", "").0 != 200 {
-            thread::sleep(Duration::from_millis(10));
-        }
-        serving
-    }
+const JSON: Headers<'static> = &[("content-type", "application/json")];
 
-    fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        let (host, n) = (&self.address, body.len());
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\
-             content-type: {kind}\r\ncontent-length: {n}\r\n\r\n"
-        );
-        stream.write_all((head + body).as_bytes()).unwrap();
-        stream
-    }
-
-    fn ask(&self, method: &str, path: &str, kind: &str, body: &str) -> (u16, String) {
-        let mut answer = String::new();
-        self.send(method, path, kind, body).read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-    }
-
-    fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        let (status, body) = self.ask("POST", path, "application/json", &body.to_string());
-        (status, serde_json::from_str(&body).unwrap())
-    }
-
-    /// As nothing can be done against; what it had said.
-    fn kill(mut self) -> String {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.said.join().unwrap()
-    }
+fn post(serving: &Serving, path: &str, body: &Value) -> (u16, Value) {
+    let (status, body) = serving.ask("POST", path, JSON, &body.to_string());
+    (status, serde_json::from_str(&body).unwrap())
 }
 
 /// Files are read by a process of this very program.
@@ -103,21 +49,30 @@ fn a_file_becomes_a_context() {
             "--x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\r\n\
              {file}\r\n{more}--x--\r\n"
         );
-        serving.ask("POST", "/v1/contexts", "multipart/form-data; boundary=x", &body)
+        serving.ask(
+            "POST",
+            "/v1/contexts",
+            &[("content-type", "multipart/form-data; boundary=x")],
+            &body,
+        )
     };
     let pin = "--x\r\ncontent-disposition: form-data; name=\"pin\"\r\n\r\ntrue\r\n";
     let page = "<html><p>The pass <b>key</b> is 48213.</p></html>";
     let (status, built) = post("../a page.html", page, pin);
     assert_eq!(status, 200, "{built}");
-    let list = serving.ask("GET", "/v1/contexts", "application/json", "").1;
+    let list = serving.ask("GET", "/v1/contexts", &[], "").1;
     assert!(list.contains("a page") && list.contains("\"pinned\":true"), "{list}");
     assert!(!list.contains("..") && !list.contains("<b>"), "{list}");
     for (name, file) in [("a.pdf", "%PDF-1.7 junk"), ("a.bin", "\u{1}\u{2}\u{0}")] {
         let (status, refused) = post(name, file, "");
         assert!(status == 400 && refused.contains("unreadable_file"), "{status} {refused}");
     }
-    let (status, refused) =
-        serving.ask("POST", "/v1/contexts", "multipart/form-data; boundary=y", "--x--");
+    let (status, refused) = serving.ask(
+        "POST",
+        "/v1/contexts",
+        &[("content-type", "multipart/form-data; boundary=y")],
+        "--x--",
+    );
     assert!(status == 400 && refused.contains("invalid_form"), "{status} {refused}");
     serving.kill();
 }
@@ -134,12 +89,12 @@ fn kill_during_saves(n: usize) {
     let (mut n_whole, mut n_open) = (0, 0);
     // From one that is whole on.
     let serving = Serving::start(command(words(&folder.0)));
-    assert_eq!(serving.post("/v1/contexts", &json!({ "text": text(n) })).0, 200);
+    assert_eq!(post(&serving, "/v1/contexts", &json!({ "text": text(n) })).0, 200);
     serving.kill();
     for i in 0..n {
         let serving = Serving::start(command(words(&folder.0)));
         // What the kills before left: each session that is listed opens, and is right.
-        let list = serving.ask("GET", "/v1/contexts", "application/json", "").1;
+        let list = serving.ask("GET", "/v1/contexts", &[], "").1;
         let list: Value = serde_json::from_str(&list).unwrap();
         n_whole = 0;
         for context in list["data"].as_array().unwrap() {
@@ -150,18 +105,18 @@ fn kill_during_saves(n: usize) {
             let mut body = json!({
                 "context_id": context["id"], "messages": messages, "max_tokens": 6,
             });
-            let (status, known) = serving.post("/v1/chat/completions", &body);
+            let (status, known) = post(&serving, "/v1/chat/completions", &body);
             assert_eq!(status, 200, "{known}");
             n_open += usize::from(known["usage"]["prompt_tokens_details"]["cached_tokens"] != 0);
             body["cache_prompt"] = json!(false);
-            let cold = serving.post("/v1/chat/completions", &body).1;
+            let cold = post(&serving, "/v1/chat/completions", &body).1;
             assert_eq!(known["choices"][0]["message"], cold["choices"][0]["message"]);
         }
         let body = json!({ "text": text(i) }).to_string();
-        let stream = serving.send("POST", "/v1/contexts", "application/json", &body);
+        let stream = send(&serving.address, "POST", "/v1/contexts", JSON, &body);
         // From when the file is begun to after it has its name, which takes some 20 ms.
         let has_begun = |page: &str| page.contains("longview:context_builds_total 1");
-        while !has_begun(&serving.ask("GET", "/metrics", "", "").1) {
+        while !has_begun(&serving.ask("GET", "/metrics", &[], "").1) {
             thread::sleep(Duration::from_millis(1));
         }
         thread::sleep(Duration::from_millis((i as u64 * 7) % 60));
@@ -198,11 +153,11 @@ fn a_full_disk_fails_the_build_and_nothing_else() {
     shell.arg(env!("CARGO_BIN_EXE_longview")).args(words(&folder.0));
     shell.stdin(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
     let serving = Serving::start(shell);
-    let (status, refused) = serving.post("/v1/contexts", &json!({ "text": text(1) }));
+    let (status, refused) = post(&serving, "/v1/contexts", &json!({ "text": text(1) }));
     assert_eq!((status, &refused["error"]["code"]), (507, &json!("no_space")), "{refused}");
     let messages = json!([{ "role": "user", "content": format!("{}\n\nWho came?", text(1)) }]);
     let asked = json!({ "messages": messages, "max_tokens": 4 });
-    let (status, answer) = serving.post("/v1/chat/completions", &asked);
+    let (status, answer) = post(&serving, "/v1/chat/completions", &asked);
     assert_eq!(status, 200, "{answer}");
     // What was read is in memory all the same.
     let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use longview_object_server::{BUCKET, Fault, ObjectServer, Proxy};
 use serde_json::{Value, json};
 
+use crate::support::serving::{Headers, Serving, ask, send};
 use crate::support::{TempFolder, command};
 
 const KEY: &str = "the key of all machines of a test";
@@ -24,76 +25,25 @@ fn machine(storage: std::net::SocketAddr, words: &[&str]) -> Command {
     command
 }
 
-/// A server that is killed when the test is done with it.
-struct Serving {
-    child: Child,
-    address: String,
-    _said: thread::JoinHandle<()>,
+/// A server of such a machine.
+fn serving(storage: std::net::SocketAddr, library: &str, more: &[&str]) -> Serving {
+    let words =
+        ["serve", "--device", "cpu", "--port", "0", "--ctx-size", "4096", "--library", library];
+    Serving::start(machine(storage, &[&words[..], more].concat()))
 }
 
-impl Serving {
-    fn start(storage: std::net::SocketAddr, library: &str, more: &[&str]) -> Self {
-        let words =
-            ["serve", "--device", "cpu", "--port", "0", "--ctx-size", "4096", "--library", library];
-        let mut child = machine(storage, &[&words[..], more].concat()).spawn().unwrap();
-        let mut err = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("http://") {
-            line.clear();
-            assert!(err.read_line(&mut line).unwrap() > 0, "it ended");
-        }
-        let address = line.split_once("http://").unwrap().1.split_once('/').unwrap().0.to_owned();
-        let _said = thread::spawn(move || {
-            let _ = std::io::copy(&mut err, &mut std::io::sink());
-        });
-        let serving = Self { child, address, _said };
-        while ask(&serving.address, "GET", "/health", &[], "").0 != 200 {
-            thread::sleep(Duration::from_millis(10));
-        }
-        serving
-    }
-
-    fn metric(&self, name: &str) -> f64 {
-        let page = ask(&self.address, "GET", "/metrics", &[("x-api-key", "one")], "").1;
-        let value = page.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-        value.unwrap_or_else(|| panic!("{name}: {page}")).parse().unwrap()
-    }
-
-    fn wait_for(&self, name: &str, value: f64) {
-        let end = Instant::now() + Duration::from_secs(30);
-        while self.metric(name) != value {
-            assert!(Instant::now() < end, "{name} becomes {value}, not {}", self.metric(name));
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
+fn metric(serving: &Serving, name: &str) -> f64 {
+    let page = serving.ask("GET", "/metrics", &[("x-api-key", "one")], "").1;
+    let value = page.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    value.unwrap_or_else(|| panic!("{name}: {page}")).parse().unwrap()
 }
 
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+fn wait_for(serving: &Serving, name: &str, value: f64) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while metric(serving, name) != value {
+        assert!(Instant::now() < end, "{name} becomes {value}, not {}", metric(serving, name));
+        thread::sleep(Duration::from_millis(10));
     }
-}
-
-type Headers<'a> = &'a [(&'a str, &'a str)];
-
-fn send(address: &str, method: &str, path: &str, headers: Headers<'_>, body: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
-    for (name, value) in headers {
-        head += &format!("{name}: {value}\r\n");
-    }
-    head += &format!("content-length: {}\r\n\r\n", body.len());
-    stream.write_all((head + body).as_bytes()).unwrap();
-    stream
-}
-
-fn ask(address: &str, method: &str, path: &str, headers: Headers<'_>, body: &str) -> (u16, String) {
-    let mut answer = String::new();
-    send(address, method, path, headers, body).read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 fn post(address: &str, path: &str, headers: Headers<'_>, body: &Value) -> Value {
@@ -167,21 +117,21 @@ fn what_one_server_built_another_answers_without_reading() {
     let keys = folder.write("keys", "alice:one\nbob:two\n");
     let more = ["--api-key-file", keys.to_str().unwrap()];
     let library = |name: &str| folder.file(name).to_str().unwrap().to_owned();
-    let a = Serving::start(storage.address(), &library("a"), &more);
-    let b = Serving::start(network.address(), &library("b"), &more);
+    let a = serving(storage.address(), &library("a"), &more);
+    let b = serving(network.address(), &library("b"), &more);
     let (alice, bob) = ([("x-api-key", "one")], [("x-api-key", "two")]);
 
     let text = text(2);
     let built = post(&a.address, "/v1/contexts", &alice, &json!({ "text": text, "name": "t" }));
     let (id, n_tokens) = (&built["id"], built["n_tokens"].as_u64().unwrap());
-    a.wait_for("longview:shared_sent_total", 1.0);
+    wait_for(&a, "longview:shared_sent_total", 1.0);
     let here = post(&a.address, CHAT, &alice, &question(id));
 
     let there = post(&b.address, CHAT, &alice, &question(id));
     assert!(cached(&there) >= n_tokens - 1, "{there}");
     assert_eq!(there["choices"], here["choices"]);
-    assert_eq!(b.metric("longview:shared_fetched_total"), 1.0);
-    assert!(b.metric("llamacpp:prompt_tokens_total") < 20.0);
+    assert_eq!(metric(&b, "longview:shared_fetched_total"), 1.0);
+    assert!(metric(&b, "llamacpp:prompt_tokens_total") < 20.0);
     // Its library has it now.
     let end = Instant::now() + Duration::from_secs(20);
     while !ask(&b.address, "GET", "/v1/contexts/t", &alice, "").1.contains("\"n_tokens\"") {
@@ -208,8 +158,8 @@ fn what_one_server_built_another_answers_without_reading() {
     let path = format!("/v1/contexts/{}", id.as_str().unwrap());
     assert_eq!(ask(&a.address, "DELETE", &path, &alice, "").0, 200);
     assert_eq!(ask(&a.address, "GET", &path, &alice, "").0, 404);
-    assert_eq!(a.metric("vllm:num_requests_running"), 0.0);
-    assert_eq!(a.metric("vllm:kv_cache_usage_perc"), 0.0);
+    assert_eq!(metric(&a, "vllm:num_requests_running"), 0.0);
+    assert_eq!(metric(&a, "vllm:kv_cache_usage_perc"), 0.0);
 }
 
 /// nginx over two servers: one port takes turns, the other goes by the header `x-document`.
@@ -275,10 +225,10 @@ impl Drop for Nginx {
 fn two_servers_behind_nginx_of_which_one_is_killed() {
     let (storage, folder) = (ObjectServer::start().unwrap(), TempFolder::new());
     let library = |name: &str| folder.file(name).to_str().unwrap().to_owned();
-    let servers = ["a", "b"].map(|name| Serving::start(storage.address(), &library(name), &[]));
+    let servers = ["a", "b"].map(|name| serving(storage.address(), &library(name), &[]));
     let [a, b] = &servers;
     let Some(nginx) = Nginx::start(&folder, [a, b]) else { return };
-    let n_sent = || servers.iter().map(|s| s.metric("longview:shared_sent_total")).sum::<f64>();
+    let n_sent = || servers.iter().map(|s| metric(s, "longview:shared_sent_total")).sum::<f64>();
     let wait_for_sent = |n: f64| {
         let end = Instant::now() + Duration::from_secs(30);
         while n_sent() < n {
@@ -286,7 +236,7 @@ fn two_servers_behind_nginx_of_which_one_is_killed() {
             thread::sleep(Duration::from_millis(10));
         }
     };
-    let n_requests = || servers.each_ref().map(|s| s.metric("longview:requests_total"));
+    let n_requests = || servers.each_ref().map(|s| metric(s, "longview:requests_total"));
 
     // Not sticky: whichever server is asked, the document is read once.
     let built = post(&nginx.in_turns, "/v1/contexts", &[], &json!({ "text": text(4) }));
@@ -336,13 +286,13 @@ fn two_servers_behind_nginx_of_which_one_is_killed() {
     assert!(!rest.ends_with("\r\n0\r\n\r\n"), "the body is not complete: {rest}");
 
     // The same request again goes to the other server, which has not read the document either.
-    let fetched = other.metric("longview:shared_fetched_total");
-    let read = other.metric("llamacpp:prompt_tokens_total");
+    let fetched = metric(other, "longview:shared_fetched_total");
+    let read = metric(other, "llamacpp:prompt_tokens_total");
     let short = question(&built["id"]);
     let answer = post(&nginx.sticky, CHAT, &document, &short);
     assert!(cached(&answer) >= built["n_tokens"].as_u64().unwrap() - 1, "{answer}");
-    assert_eq!(other.metric("longview:shared_fetched_total"), fetched + 1.0);
-    assert!(other.metric("llamacpp:prompt_tokens_total") - read < 20.0);
+    assert_eq!(metric(other, "longview:shared_fetched_total"), fetched + 1.0);
+    assert!(metric(other, "llamacpp:prompt_tokens_total") - read < 20.0);
 
     // Told to end, a server completes what it streams.
     let mut stream = send(&nginx.in_turns, "POST", CHAT, &[], &stream_of(200));

@@ -1,5 +1,7 @@
 //! Running the binary, and model folders that are damaged on purpose.
 
+pub mod serving;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
