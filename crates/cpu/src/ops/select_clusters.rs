@@ -3,8 +3,8 @@
 //! A histogram of tokens by the upper bits of the scores says in which bin the budget is reached.
 //! Better bins are taken whole; of the last one, a second histogram by the next bits leaves little
 //! more than what is taken. Only that is sorted; in the order of ids nothing is, and of the last
-//! bin alone a part is split off. Each cluster is one 64-bit key whose order is the
-//! contract's: greater score first, then lower id; not-a-number comes last.
+//! bin alone a part is split off. Each cluster is one 64-bit key whose order is the contract's:
+//! greater score first, then lower id; not-a-number comes last.
 
 use longview_ops::{Listed, Op, OpError, OpResult, SelectClusters, SelectSpan};
 
@@ -141,7 +141,7 @@ impl Work<'_> {
 
 impl Choice<'_> {
     /// Ranks all entries, and finds the bin in which the budget is reached: better bins are taken
-    /// whole. All bins where the budget is not reached. Also what of the budget these leave.
+    /// whole. All bins where the budget is not reached. Also what better bins leave of the budget.
     fn last_bin(&self, work: &mut Work<'_>) -> (usize, u64) {
         work.bins.fill(0);
         let all = self.scores.iter().zip(self.sizes).zip(work.ranks.iter_mut()).enumerate();

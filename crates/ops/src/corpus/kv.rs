@@ -54,9 +54,7 @@ impl KvScatterCase {
         }
         all
     }
-}
 
-impl KvScatterCase {
     /// Rows of a head of the second buffer.
     fn more_rows(&self) -> u32 {
         self.stride + 5

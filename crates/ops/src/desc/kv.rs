@@ -36,16 +36,6 @@ pub struct KvScatter<'a, B: Storage> {
     pub dst: &'a mut B::Buffer,
 }
 
-impl<'a, B: Storage> KvScatterTwice<'a, B> {
-    /// As two calls.
-    pub fn calls(self) -> [KvScatter<'a, B>; 2] {
-        let Self { first, second: KvScatterTo { rows, dst, head_stride } } = self;
-        let p = KvScatterParams { dst_head_stride: head_stride, ..first.p };
-        let second = KvScatter { p, k: first.k, v: first.v, rows, dst };
-        [first, second]
-    }
-}
-
 impl<B: Storage> KvScatter<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
@@ -79,6 +69,16 @@ pub struct KvScatterTwice<'a, B: Storage> {
     pub first: KvScatter<'a, B>,
     /// Into another one, in place of the first one's.
     pub second: KvScatterTo<'a, B>,
+}
+
+impl<'a, B: Storage> KvScatterTwice<'a, B> {
+    /// As two calls.
+    pub fn calls(self) -> [KvScatter<'a, B>; 2] {
+        let Self { first, second: KvScatterTo { rows, dst, head_stride } } = self;
+        let p = KvScatterParams { dst_head_stride: head_stride, ..first.p };
+        let second = KvScatter { p, k: first.k, v: first.v, rows, dst };
+        [first, second]
+    }
 }
 
 /// Parameters of [`KvGather`].
