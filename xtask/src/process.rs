@@ -230,6 +230,20 @@ fn quoted(word: &str) -> String {
     if word.contains(' ') { format!("'{word}'") } else { word.to_owned() }
 }
 
+/// Lets a file be run, which pip forgets.
+#[cfg(unix)]
+pub(crate) fn allow_to_run(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+
+    let permissions = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(path, permissions).with_context(|| path.display().to_string())
+}
+
+#[cfg(not(unix))]
+pub(crate) fn allow_to_run(_: &Path) -> Result<()> {
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

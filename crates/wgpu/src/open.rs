@@ -94,12 +94,18 @@ impl WgpuBackend {
     }
 
     /// A device that passed its test, with a thread that compiles what ran last time.
+    #[cfg(not(target_arch = "wasm32"))]
     fn with_listed_kernels(mut self) -> Self {
-        #[cfg(not(target_arch = "wasm32"))]
         if let Some(folder) = &self.options.pipeline_folder {
             let list = KernelList::start(&self.gpu, folder, &variants::names());
             self.kernel_list = Some(Arc::new(list));
         }
+        self
+    }
+
+    /// A browser has no such list.
+    #[cfg(target_arch = "wasm32")]
+    fn with_listed_kernels(self) -> Self {
         self
     }
 

@@ -97,6 +97,7 @@ pub(crate) struct Variant {
 }
 
 /// A variant, and which of its bindings are written.
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) type Listed = (Variant, Vec<bool>);
 
 /// A variant that cannot be made; a mistake in a shader file.

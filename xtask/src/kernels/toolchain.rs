@@ -1,9 +1,10 @@
 //! The pinned compilers, fetched with pip into `target/cuda-tools` and checked by their hashes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+use crate::process::allow_to_run;
 use crate::wheel::{Wheel, target_folder};
 
 /// PTX of this one loads on every driver since CUDA 12.1.
@@ -55,21 +56,4 @@ pub(crate) fn fetch() -> Result<Tools> {
 /// What names the compilers that make and assemble PTX of one of the two toolkits.
 pub(super) fn versions(early: bool) -> [&'static str; 2] {
     [if early { EARLY.sha256 } else { LATE.sha256 }, PTXAS.sha256]
-}
-
-/// pip forgets that a file may be run.
-#[cfg(unix)]
-fn allow_to_run(path: &Path) -> Result<()> {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
-    use anyhow::Context;
-
-    let permissions = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(path, permissions).with_context(|| path.display().to_string())
-}
-
-#[cfg(not(unix))]
-fn allow_to_run(_: &Path) -> Result<()> {
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Platforms whose programs nothing here can run: their crates go through the compiler's checks.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -8,8 +9,8 @@ use anyhow::{Context, Result};
 use super::place::{crate_names, folder, in_folder};
 use super::report::Report;
 use crate::cross::Target;
-use crate::process::run as run_child;
-use crate::setup::{self, Source, Tool};
+use crate::process::{allow_to_run, run as run_child};
+use crate::setup;
 
 /// Macs with processors of Apple and of Intel.
 const MACS: [Target; 2] = [
@@ -20,13 +21,19 @@ const MACS: [Target; 2] = [
 const BROWSER: Target =
     Target { triple: "wasm32-unknown-unknown", linker: None, std_parts: "std,panic_abort" };
 
-/// `ring` (TLS and hashes of downloads) has parts in C and assembly, which its build script
-/// compiles even for a check. It brings the few headers of a C library that it needs.
-const CLANG: &[Tool] = &[Tool {
-    name: "C compiler for macOS",
-    probe: &["clang", "--version"],
-    source: Source::Packages("clang"),
-}];
+/// Some crates of others have parts in C and assembly, which build scripts compile even for a check,
+/// and which need Apple's headers. A check links nothing and no line of ours depends on them: what
+/// stands for the C compiler makes empty files.
+const NO_COMPILER: &str = "\
+#!/bin/sh
+while [ $# -gt 0 ]; do
+    case \"$1\" in
+        -o) : > \"$2\" ;;
+        -o*) : > \"${1#-o}\" ;;
+    esac
+    shift
+done
+";
 
 /// What the browser's module is made of; the other crates need files, threads or a terminal.
 const OF_BROWSER: &[&str] = &[
@@ -42,17 +49,20 @@ const OF_BROWSER: &[&str] = &[
 
 /// Every crate in `crates/`, each on its own, so that what cannot be checked hides nothing else.
 pub(super) fn macos(report: &mut Report) -> Result<()> {
-    setup::require(MACS.iter().flat_map(Target::compiler_tools).chain(CLANG))?;
+    setup::require(MACS.iter().flat_map(Target::compiler_tools))?;
+    let compiler = no_compiler()?;
     for target in &MACS {
         for name in crate_names()? {
             report.check(&format!("{name}, {}", target.triple), || {
                 let mut command = check(target, &name)?;
-                with_clang(&mut command, target)?;
+                let name = target.triple.replace('-', "_");
+                command.env(format!("CC_{name}"), &compiler).env(format!("AR_{name}"), "ar");
                 run_child(&mut command)?;
                 Ok(String::new())
             });
         }
     }
+    report.not_checked("C and assembly of ring and zstd", "Apple's headers are not here");
     report.not_checked("programs and tests, built and run", "no linker for macOS, and no emulator");
     Ok(())
 }
@@ -73,15 +83,14 @@ fn check(target: &Target, name: &str) -> Result<Command> {
     in_folder(target.cargo(&format!("check --quiet --package {name}"))?)
 }
 
-/// Lets build scripts compile C without Apple's SDK: an empty folder stands for it, and `ring` is
-/// told to take its own headers.
-fn with_clang(command: &mut Command, target: &Target) -> Result<()> {
-    let sdk = folder()?.join("no-sdk");
-    fs::create_dir_all(&sdk).with_context(|| sdk.display().to_string())?;
-    let name = target.triple.replace('-', "_");
-    command.env("SDKROOT", sdk).env(format!("CC_{name}"), "clang").env(format!("AR_{name}"), "ar");
-    command.env(format!("CFLAGS_{name}"), "-nostdlibinc -DRING_CORE_NOSTDLIBINC=1");
-    Ok(())
+/// Writes [`NO_COMPILER`].
+fn no_compiler() -> Result<PathBuf> {
+    let path = folder()?.join("no-compiler");
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let written = fs::create_dir_all(parent).and_then(|()| fs::write(&path, NO_COMPILER));
+    written.with_context(|| path.display().to_string())?;
+    allow_to_run(&path)?;
+    Ok(path)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
@@ -9,7 +10,12 @@ use crate::process::{root, target_directory};
 
 /// Where everything for other machines is built: another compiler's work beside that of this one.
 pub(super) fn folder() -> Result<PathBuf> {
-    Ok(target_directory()?.join("platforms"))
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(folder) = FOLDER.get() {
+        return Ok(folder.clone());
+    }
+    let folder = target_directory()?.join("platforms");
+    Ok(FOLDER.get_or_init(|| folder).clone())
 }
 
 /// The dev profile without what only a debugger reads, in [`folder()`].

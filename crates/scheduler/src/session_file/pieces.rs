@@ -11,6 +11,7 @@ use blake3::Hasher;
 use super::digest::Digest;
 
 /// Records up to this many bytes are done sooner than a thread begins.
+#[cfg(any(test, not(target_arch = "wasm32")))]
 const SHORT: u64 = 1 << 20;
 
 /// Reads `len` bytes in pieces of `step`, hands each to `take` with its place, and returns the
