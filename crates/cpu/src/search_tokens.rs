@@ -16,6 +16,7 @@ use crate::ops::centroid_scores::{
     BLOCK, HeadQuery, Landmark, Landmarks, Terms, pool, scale_queries, to_factors, with_landmarks,
 };
 use crate::ops::select_clusters::{Choice, Work, scratch_lens};
+use crate::ops::split_signs;
 use crate::queue::Queue;
 use crate::scratch::Scratch;
 use crate::supported_isa::SupportedIsa;
@@ -103,9 +104,11 @@ impl<'a> Record<'a> {
 /// Elements of a head's work memory.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Queries, scaled, in rows; then projected, and projected in rows.
+    /// Queries, scaled, in rows; then projected, and projected in rows; then split by signs, and
+    /// split in rows.
     query: usize,
     projected: usize,
+    split: usize,
     group: usize,
     /// Most landmarks that a level scores.
     most: usize,
@@ -121,6 +124,7 @@ struct Sizes {
 struct Memory<'s> {
     query: &'s mut [f32],
     projected: &'s mut [f32],
+    split: &'s mut [f32],
     terms: &'s mut [f32],
     parts: &'s mut [f32],
     scores: &'s mut [f32],
@@ -135,17 +139,18 @@ struct Memory<'s> {
 
 impl<'s> Memory<'s> {
     fn of(scratch: &'s mut Scratch, sizes: Sizes) -> Self {
-        let Sizes { query, projected, group, most, clusters, candidates, reranked } = sizes;
+        let Sizes { query, projected, split, group, most, clusters, candidates, reranked } = sizes;
         let blocks = most.div_ceil(BLOCK);
         let [own, ranks, bins, keys] = scratch_lens(most);
         let (terms, parts) = (blocks * group * BLOCK, blocks * group * 2);
         let lens = [
-            query, projected, terms, parts, most, own, ranks, bins, keys, clusters, clusters,
-            candidates, reranked, reranked,
+            query, projected, split, terms, parts, most, own, ranks, bins, keys, clusters,
+            clusters, candidates, reranked, reranked,
         ];
         let [
             query,
             projected,
+            split,
             terms,
             parts,
             scores,
@@ -168,6 +173,7 @@ impl<'s> Memory<'s> {
         Self {
             query,
             projected,
+            split,
             terms,
             parts,
             scores,
@@ -307,7 +313,7 @@ impl<'a> Search<'a> {
         let clusters = Level::of(&d.clusters, None, room)?;
         let tokens = Level::of(&d.tokens, Some(d.opened.stride), room)?;
         let (group, row) = ((p.n_q_heads / p.n_kv_heads) as usize, row(p.head_dim as usize));
-        let candidates = d.opened.stride as usize;
+        let (candidates, rank) = (d.opened.stride as usize, p.rank as usize);
         let keys = match &d.rerank {
             Some(rerank) => Some((Level::of_keys(d, rerank, &tokens)?, slice(&rerank.budgets))),
             None => None,
@@ -315,7 +321,8 @@ impl<'a> Search<'a> {
         let all = clusters.n.iter().copied().max().unwrap_or(0) as usize;
         let sizes = Sizes {
             query: group * row,
-            projected: group * (p.rank as usize + self::row(p.rank as usize)),
+            projected: group * (rank + self::row(rank)),
+            split: group * (2 * rank + self::row(2 * rank)),
             group,
             most: candidates.max(all),
             clusters: clusters.max,
@@ -346,51 +353,51 @@ impl<'a> Search<'a> {
     ) -> Result<u32, u32> {
         let (group, dh) = (self.sizes.group, self.p.head_dim as usize);
         let q = &self.q[head * group * dh..][..group * dh];
-        scale_queries(q, dh, self.p.scale, m.query, row(dh));
-        let (pooling, query) = (self.p.pooling, HeadQuery { q: m.query, row: row(dh), dh });
+        let (rank, scale) = (self.p.rank as usize, self.p.scale);
+        let (projected, scaled) = m.projected.split_at_mut(group * rank);
+        self.project(head, q, projected);
+        let split = split_query(projected, rank, scale, m.split);
+        let pooling = self.p.pooling;
         let Memory { terms, parts, scores, sizes, work, .. } = m;
         let mut level_memory = LevelMemory { terms, parts, scores, sizes, work };
         let all = Scored { ids: None, n: self.clusters.n[head] as usize, pooling };
         let [own, own_takes] = &mut m.clusters;
         let out = [&mut **own, &mut **own_takes];
-        let taken = self.choose(&self.clusters, head, query, all, &mut level_memory, out);
+        let taken = self.choose(&self.clusters, head, split, all, &mut level_memory, out);
         let (choice, limit) = ([&own[..taken], &own_takes[..taken]], self.tokens.n[head] as usize);
         let n = self.opened.list(&self.clusters, head, choice, limit, m.candidates)?;
         let pooling = self.p.token_pooling;
+        scale_queries(projected, rank, scale, scaled, row(rank));
+        let projected = HeadQuery { q: scaled, row: row(rank), dh: rank };
         let Some((keys, again)) = &self.keys else {
-            let query = self.project(head, q, m.projected);
             let listed = Scored { ids: Some(&m.candidates[..n]), n, pooling };
-            let out = [chosen, takes];
-            return Ok(
-                self.choose(&self.tokens, head, query, listed, &mut level_memory, out) as u32
-            );
+            let (tokens, out) = (&self.tokens, [chosen, takes]);
+            return Ok(self.choose(tokens, head, projected, listed, &mut level_memory, out) as u32);
         };
         let mut ids = &m.candidates[..n];
         // Where all are scored again, their landmarks decide nothing.
         if again[head] < n as u32 {
             let by_landmarks = Level { budgets: again, ..self.tokens };
-            let projected = self.project(head, q, m.projected);
             let listed = Scored { ids: Some(ids), n, pooling };
             let [best, best_takes] = &mut m.reranked;
             let out = [&mut **best, &mut **best_takes];
             let taken = self.choose(&by_landmarks, head, projected, listed, &mut level_memory, out);
             ids = &best[..taken];
         }
+        scale_queries(q, dh, scale, m.query, row(dh));
+        let query = HeadQuery { q: m.query, row: row(dh), dh };
         let listed = Scored { ids: Some(ids), n: ids.len(), pooling };
         let out = [chosen, takes];
         Ok(self.choose(keys, head, query, listed, &mut level_memory, out) as u32)
     }
 
     /// A head's queries in the space of tokens' landmarks.
-    fn project<'m>(&self, head: usize, q: &[f32], memory: &'m mut [f32]) -> HeadQuery<'m> {
-        let (group, dh, rank) = (self.sizes.group, self.p.head_dim as usize, self.p.rank as usize);
-        let (projected, scaled) = memory.split_at_mut(group * rank);
+    fn project(&self, head: usize, q: &[f32], projected: &mut [f32]) {
+        let (dh, rank) = (self.p.head_dim as usize, self.p.rank as usize);
         for (x, out) in q.chunks_exact(dh).zip(projected.chunks_exact_mut(rank)) {
             let w = &self.w_q[head * dh * rank..][..dh * rank];
             self.isa.run(Projection { x, w, out });
         }
-        scale_queries(projected, rank, self.p.scale, scaled, row(rank));
-        HeadQuery { q: scaled, row: row(rank), dh: rank }
     }
 
     /// Scores entries of a level and chooses; returns how many.
@@ -457,6 +464,22 @@ impl<'a> Search<'a> {
         let take_max = pooling == Pooling::MaxSoftmax as u32;
         pool(self.isa, group, take_max, (terms, parts), &mut m.scores[..landmarks.n]);
     }
+}
+
+/// Projected queries as bounds of clusters meet them: `[max(q, 0); min(q, 0)]`.
+fn split_query<'m>(
+    projected: &[f32],
+    rank: usize,
+    scale: f32,
+    memory: &'m mut [f32],
+) -> HeadQuery<'m> {
+    let (split, scaled) = memory.split_at_mut(2 * projected.len());
+    for (x, out) in projected.chunks_exact(rank).zip(split.chunks_exact_mut(2 * rank)) {
+        split_signs::split(x, out);
+    }
+    let row = row(2 * rank);
+    scale_queries(split, 2 * rank, scale, scaled, row);
+    HeadQuery { q: scaled, row, dh: 2 * rank }
 }
 
 /// What every level uses anew.

@@ -202,9 +202,9 @@ impl Case {
         let mark = if self.codes { DType::I8 } else { dtype };
         let token_sizes: Vec<_> = sizes.iter().map(tokens).collect();
         let most = token_sizes.iter().map(Vec::len).max().unwrap_or(0);
-        let shape = (self.hkv, self.dh);
+        let (shape, bounds) = ((self.hkv, self.dh), (mark, 2 * self.rank));
         Levels {
-            clusters: Level::new(backend, &mut rng, (dtype, self.dh), &sizes, (opened, opened)),
+            clusters: Level::new(backend, &mut rng, bounds, &sizes, (opened, opened)),
             tokens: Level::new(backend, &mut rng, (mark, self.rank), &token_sizes, (chosen, 1)),
             again: self.again.map(|again| Again::new(backend, &mut rng, shape, again, most)),
         }
@@ -225,6 +225,7 @@ impl Case {
         let spread = if self.codes { 0.02 } else { 0.3 };
         let w_q = numbers(backend, DType::F32, &normals(self.hkv * self.dh * self.rank, spread));
         let mut query = backend.alloc(DType::F32, hq * self.rank, "test")?;
+        let mut split_query = backend.alloc(DType::F32, hq * 2 * self.rank, "test")?;
         let mut scratch = backend.alloc(DType::F32, hq * STRIDE, "test")?;
         let (clusters, opened) = levels.clusters.parts(FIRST_ROW);
         let (tokens, _) = levels.tokens.parts(0);
@@ -248,6 +249,7 @@ impl Case {
                 opened,
                 w_q: View::all(&w_q),
                 query: ViewMut::all(&mut query),
+                split_query: ViewMut::all(&mut split_query),
                 tokens,
                 rerank: levels.again.as_mut().map(Again::part),
                 scratch: ViewMut::all(&mut scratch),

@@ -8,7 +8,7 @@ use crate::desc::{
     GeluMulParams, LinearGroup, Listed, NormGated, Opened, Placed, Project, ProjectHeads,
     ProjectHeadsParams, Rerank, RmsNorm, RmsNormParams, Rope, RopeParams, ScoreSelect, ScoreSpan,
     SearchLevel, SearchTokens, SearchTokensParams, SelectClusters, SelectClustersParams,
-    SelectSpan, SiluMul, SiluMulParams,
+    SelectSpan, SiluMul, SiluMulParams, SplitSigns, SplitSignsParams,
 };
 use crate::error::OpResult;
 
@@ -95,11 +95,6 @@ impl<B: Backend> SearchTokens<'_, B> {
     pub fn unfused(mut self, backend: &B) -> OpResult<()> {
         self.check()?;
         let (p, q) = (self.p, &self.q);
-        let (q_index, width, pooling) = (p.q_index, p.head_dim, p.pooling);
-        let by_mean = LevelQuery { p, q, q_index, width, pooling, by_id: 0 };
-        let scratch = &mut self.scratch;
-        self.clusters.choose(backend, &by_mean, None, again(scratch))?;
-        self.clusters.open(backend, p.n_kv_heads, &mut self.opened)?;
         let own = p.n_q_heads as usize * p.head_dim as usize;
         let x = View { offset: q.offset + p.q_index as usize * own, len: own, ..*q };
         backend.project_heads(ProjectHeads {
@@ -115,10 +110,19 @@ impl<B: Backend> SearchTokens<'_, B> {
             w: self.w_q,
             out: again(&mut self.query),
         })?;
-        let q = &written(&self.query);
+        backend.split_signs(SplitSigns {
+            p: SplitSignsParams { n_vectors: p.n_q_heads, width: p.rank },
+            x: written(&self.query),
+            out: again(&mut self.split_query),
+        })?;
         let p = SearchTokensParams { n_tokens: 1, ..p };
-        let (width, pooling) = (p.rank, p.token_pooling);
-        let projected = LevelQuery { p, q, q_index: 0, width, pooling, by_id: 1 };
+        let (q, q_index, scratch) = (&written(&self.split_query), 0, &mut self.scratch);
+        let (width, pooling) = (2 * p.rank, p.pooling);
+        let by_bounds = LevelQuery { p, q, q_index, width, pooling, by_id: 0 };
+        self.clusters.choose(backend, &by_bounds, None, again(scratch))?;
+        self.clusters.open(backend, p.n_kv_heads, &mut self.opened)?;
+        let (q, width, pooling) = (&written(&self.query), p.rank, p.token_pooling);
+        let projected = LevelQuery { p, q, q_index, width, pooling, by_id: 1 };
         let Some(rerank) = &mut self.rerank else {
             return self.tokens.choose(backend, &projected, Some(&self.opened), again(scratch));
         };

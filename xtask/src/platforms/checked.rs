@@ -23,11 +23,14 @@ const BROWSER: Target =
 
 /// Some crates of others have parts in C and assembly, which build scripts compile even for a check,
 /// and which need Apple's headers. A check links nothing and no line of ours depends on them: what
-/// stands for the C compiler makes empty files.
+/// stands for the C compiler makes empty files. It answers as clang does to what the `cc` crate asks:
+/// preprocessed, its name comes out, and the option `-?` of MSVC is unknown.
 const NO_COMPILER: &str = "\
 #!/bin/sh
 while [ $# -gt 0 ]; do
     case \"$1\" in
+        -E) echo '\"clang\"' ;;
+        -\\?) exit 1 ;;
         -o) : > \"$2\" ;;
         -o*) : > \"${1#-o}\" ;;
     esac

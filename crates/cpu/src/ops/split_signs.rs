@@ -13,11 +13,15 @@ pub(crate) fn run(queue: &mut Queue, d: SplitSigns<'_, CpuBackend>) -> OpResult<
     let (x, width) = (slice::<f32>(&d.x), d.p.width as usize);
     let out = slice_mut::<f32>(d.out);
     queue.team.for_chunks(out, 2 * width, Cost::bytes(12 * x.len()), |_, i, out| {
-        let (above, below) = out.split_at_mut(width);
-        for (c, x) in x[i * width..(i + 1) * width].iter().enumerate() {
-            above[c] = x.max(0.0);
-            below[c] = x.min(0.0);
-        }
+        split(&x[i * width..(i + 1) * width], out);
     });
     Ok(())
+}
+
+/// `[max(x, 0); min(x, 0)]`.
+pub(crate) fn split(x: &[f32], out: &mut [f32]) {
+    let (above, below) = out.split_at_mut(x.len());
+    for ((x, above), below) in x.iter().zip(above).zip(below) {
+        (*above, *below) = (x.max(0.0), x.min(0.0));
+    }
 }

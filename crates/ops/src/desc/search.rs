@@ -20,9 +20,9 @@ pub struct SearchTokensParams {
     pub n_q_heads: u32,
     /// Hkv; divides Hq.
     pub n_kv_heads: u32,
-    /// Width of a head: that of landmarks of clusters.
+    /// Width of a head.
     pub head_dim: u32,
-    /// Width of tokens' landmarks, r.
+    /// Width of tokens' landmarks, r; those of clusters have 2 r numbers.
     pub rank: u32,
     /// Scores of a head that the scratch has room for.
     pub score_stride: u32,
@@ -91,14 +91,17 @@ pub struct Rerank<'a, B: Storage> {
 
 /// The tokens of one sequence that score best among those of the clusters that score best.
 ///
-/// Each level is a [`crate::ScoreSelect`], the clusters are opened by [`crate::ClusterRows`], and
-/// queries get to the space of tokens by [`crate::ProjectHeads`].
+/// Queries get to the space of tokens by [`crate::ProjectHeads`]. A cluster is described there by
+/// the largest and the least number that any of its tokens has in each dimension, as Quest (Tang et
+/// al., 2024) describes pages: its landmark is `[largest; least]`, which meets queries that
+/// [`crate::SplitSigns`] has split, and its score bounds those of its tokens. Each level is a
+/// [`crate::ScoreSelect`], and the clusters are opened by [`crate::ClusterRows`].
 pub struct SearchTokens<'a, B: Storage> {
     /// Sizes.
     pub p: SearchTokensParams,
     /// F32 `[T, Hq, Dh]`.
     pub q: View<'a, B>,
-    /// Clusters.
+    /// Clusters, by their bounds.
     pub clusters: SearchLevel<'a, B>,
     /// Tokens in the chosen clusters.
     pub opened: Opened<'a, B>,
@@ -106,6 +109,8 @@ pub struct SearchTokens<'a, B: Storage> {
     pub w_q: View<'a, B>,
     /// F32 `[Hq, r]`, scratch: the queries in the space of tokens.
     pub query: ViewMut<'a, B>,
+    /// F32 `[Hq, 2 r]`, scratch: the same, split by signs.
+    pub split_query: ViewMut<'a, B>,
     /// Tokens.
     pub tokens: SearchLevel<'a, B>,
     /// Whether the choice is made by keys, among the best by landmarks.
@@ -182,10 +187,11 @@ impl<B: Storage> SearchTokens<'_, B> {
         let (hq, h) = (p.n_q_heads as usize, p.n_kv_heads as usize);
         let (d, r) = (p.head_dim as usize, p.rank as usize);
         reads(op, "q", &self.q, DType::F32, p.n_tokens as usize * hq * d)?;
-        self.clusters.check(h, d)?;
+        self.clusters.check(h, 2 * r)?;
         self.opened.check(h, &self.clusters)?;
         reads(Op::ProjectHeads, "w_q", &self.w_q, DType::F32, h * d * r)?;
         writes(Op::ProjectHeads, "query", &self.query, DType::F32, hq * r)?;
+        writes(Op::SplitSigns, "split query", &self.split_query, DType::F32, hq * 2 * r)?;
         self.tokens.check(h, r)?;
         if let Some(rerank) = &self.rerank {
             rerank.check(p)?;

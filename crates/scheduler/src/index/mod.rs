@@ -1,6 +1,7 @@
 //! Indexes of keys: what stands for clusters, blocks and tokens, how it is made, and what prefill
 //! records for it.
 
+mod cluster_bounds;
 mod cluster_groups;
 mod importance;
 mod job_queue;
@@ -17,6 +18,7 @@ mod records;
 #[cfg(test)]
 mod testing;
 
+pub(crate) use cluster_bounds::ClusterBounds;
 pub(crate) use cluster_groups::{GROUP_CLUSTERS, HeadGroups, group_bytes};
 pub(crate) use importance::{AddedQueries, RecordedQueries};
 pub use kmeans_job::{ClusterJob, ClusterTask, HeadClusters, TaskKind};

@@ -2,7 +2,7 @@
 
 use longview_ops::{Backend, KvView};
 
-use crate::index::{LayerIndex, LayerProjection};
+use crate::index::{ClusterBounds, LayerIndex, LayerProjection};
 
 /// What a layer's query searches.
 pub(crate) struct Searched<'a, B: Backend> {
@@ -10,6 +10,8 @@ pub(crate) struct Searched<'a, B: Backend> {
     pub index: &'a LayerIndex<B>,
     /// Tokens inside of clusters, where selection has two stages.
     pub tokens: Option<&'a LayerIndex<B>>,
+    /// What clusters are chosen by then.
+    pub bounds: Option<&'a ClusterBounds<B>>,
     /// The space in which tokens are compared.
     pub projection: Option<&'a LayerProjection<B>>,
     /// The layer's KV rows, where kernels read them in place and keys have no codes.

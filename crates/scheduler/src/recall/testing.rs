@@ -236,7 +236,7 @@ pub(super) fn stored(dtype: DType, values: [f32; WIDTH]) -> [f32; WIDTH] {
 
 /// One index, searched without anything else.
 pub(super) fn searched(index: &LayerIndex<Device>) -> Searched<'_, Device> {
-    Searched { index, tokens: None, projection: None, rows: None }
+    Searched { index, tokens: None, bounds: None, projection: None, rows: None }
 }
 
 /// The second of two tokens of a step, `[2, Hq, Dh]`.

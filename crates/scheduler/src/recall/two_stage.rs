@@ -28,8 +28,9 @@ pub(crate) struct TokenStage<B: Backend> {
     /// U32 `[Hkv, candidates]`: numbers of the tokens in opened clusters.
     rows: B::Buffer,
     n_rows: B::Buffer,
-    /// F32 `[Hq, width]`.
+    /// F32 `[Hq, width]`, and `[Hq, 2, width]`.
     query: B::Buffer,
+    split_query: B::Buffer,
     host_budgets: Vec<u32>,
     max_selected: usize,
     candidates: usize,
@@ -55,7 +56,7 @@ pub(crate) fn token_stage_bytes(shape: &KvShape, policy: &Policy, two_stage: Two
     let sizes = Sizes::of(shape, policy, two_stage);
     let reranked = if sizes.reranked > 0 { 2 * sizes.reranked + 2 } else { 0 };
     let lists = 2 * sizes.max_selected + sizes.candidates + 3 + reranked;
-    (4 * (shape.n_kv_heads * lists + shape.n_q_heads * sizes.width)) as u64
+    (4 * (shape.n_kv_heads * lists + shape.n_q_heads * 3 * sizes.width)) as u64
 }
 
 struct Sizes {
@@ -121,6 +122,7 @@ impl<B: Backend> TokenStage<B> {
             rows: ints(candidates)?,
             n_rows: ints(1)?,
             query: backend.alloc(DType::F32, shape.n_q_heads * width, "query features")?,
+            split_query: backend.alloc(DType::F32, shape.n_q_heads * 2 * width, "split queries")?,
             host_budgets: vec![0; h],
             max_selected,
             candidates,
@@ -144,9 +146,10 @@ impl<B: Backend> TokenStage<B> {
         to: Choice<'_, B>,
     ) -> OpResult<bool> {
         let index = searched.index;
-        let (Some(tokens), Some(projection)) = (searched.tokens, searched.projection) else {
+        let Searched { tokens: Some(tokens), bounds: Some(bounds), .. } = *searched else {
             return Ok(false);
         };
+        let Some(projection) = searched.projection else { return Ok(false) };
         for (to, budget) in self.host_budgets.iter_mut().zip(to.host_budgets) {
             *to = budget.saturating_mul(self.times).min(self.candidates as u32);
         }
@@ -179,7 +182,7 @@ impl<B: Backend> TokenStage<B> {
                 q_index: query.index as u32,
                 n_q_heads: shape.n_q_heads as u32,
                 n_kv_heads: shape.n_kv_heads as u32,
-                head_dim: index.width() as u32,
+                head_dim: shape.head_dim as u32,
                 rank: self.width as u32,
                 score_stride: to.score_stride as u32,
                 scale: shape.scale,
@@ -188,7 +191,7 @@ impl<B: Backend> TokenStage<B> {
             },
             q: query.q,
             clusters: SearchLevel {
-                centroids: index.centroids(),
+                centroids: bounds.all(),
                 sizes: index.sizes(),
                 n: index.n_clusters(),
                 budgets: self.budgets.all(),
@@ -207,6 +210,7 @@ impl<B: Backend> TokenStage<B> {
             },
             w_q: View::all(&projection.w_q),
             query: ViewMut::all(&mut self.query),
+            split_query: ViewMut::all(&mut self.split_query),
             tokens: SearchLevel {
                 centroids: tokens.centroids(),
                 sizes: tokens.sizes(),
@@ -248,7 +252,7 @@ mod tests {
 
     use super::*;
     use crate::index::projection::Projections;
-    use crate::index::{HeadClusters, LayerIndex, LayerProjection};
+    use crate::index::{ClusterBounds, HeadClusters, LayerIndex, LayerProjection};
     use crate::policy::{ClusterConfig, IndexKind, Projection, Rank, TokenConfig};
     use crate::recall::selector::Selector;
     use crate::recall::testing::*;
@@ -281,12 +285,18 @@ mod tests {
     struct Case {
         device: Device,
         rows: [HeadRows; 2],
-        /// `[Dh, 2]` of each head.
+        /// `[Dh, 2]` of each head, for queries.
         w: [Vec<f32>; 2],
         index: LayerIndex<Device>,
         tokens: LayerIndex<Device>,
+        bounds: ClusterBounds<Device>,
         projection: LayerProjection<Device>,
+        /// `[tokens, 2]` of each head.
+        codes: [Vec<f32>; 2],
     }
+
+    /// What 1 stands for in codes.
+    const UNIT: f32 = 0.1;
 
     /// A key or query in its head's space.
     fn project(w: &[f32], x: &[f32]) -> [f32; 2] {
@@ -298,19 +308,26 @@ mod tests {
         let (device, shape) = (Device::new(), shape());
         let rows = [vec![3, 5, 2, 4], vec![4, 1, 6, 3]].map(|s| HeadRows::random(&mut rng, &s));
         let w = [0, 1].map(|_| normals(&mut rng, 2 * WIDTH));
+        let code = |x: f32| (x / UNIT).round_ties_even().clamp(-127.0, 127.0);
+        let codes = [0, 1].map(|head| -> Vec<f32> {
+            rows[head].keys.iter().flat_map(|k| project(&w[head], k).map(code)).collect()
+        });
         let marks = |head: usize| HeadClusters {
             order: vec![],
             sizes: vec![1; 14],
-            centroids: rows[head].keys.iter().flat_map(|k| project(&w[head], k)).collect(),
+            centroids: codes[head].clone(),
             radius: vec![],
             values: vec![],
         };
-        let mut tokens = LayerIndex::new(&device, &shape, 2, 20, 1).unwrap();
+        let mut tokens = LayerIndex::of_codes(&device, &shape, 2, 20, 1).unwrap();
         tokens.append(&device, SINKS, SINKS + 14, &[marks(0), marks(1)]).unwrap();
+        let w = w.map(|w| w.iter().map(|x| x * UNIT).collect::<Vec<_>>());
         let made = Projections { rank: 2, w_q: w.concat(), w_k: w.concat() };
         let projection = LayerProjection::new(&device, made, None).unwrap();
         let index = index_of(&device, &shape, &rows);
-        Case { device, rows, w, index, tokens, projection }
+        let mut bounds = ClusterBounds::new(&device, 2, index.capacity(), 2).unwrap();
+        bounds.follow(&device, &index, &tokens, SINKS).unwrap();
+        Case { device, rows, w, index, tokens, bounds, projection, codes }
     }
 
     impl Case {
@@ -332,6 +349,7 @@ mod tests {
             let searched = Searched {
                 index: &self.index,
                 tokens: Some(&self.tokens),
+                bounds: Some(&self.bounds),
                 projection: Some(&self.projection),
                 rows,
             };
@@ -356,13 +374,20 @@ mod tests {
         /// `candidates` tokens are opened.
         fn best(&self, head: usize, q: &[f32], budget: usize, candidates: usize) -> Vec<usize> {
             let opened = self.opened(head, q, candidates);
-            let group = &q[head * 2 * WIDTH..][..2 * WIDTH];
-            let queries: Vec<_> = group.chunks(WIDTH).map(|q| project(&self.w[head], q)).collect();
-            let marks: Vec<_> =
-                opened.iter().map(|i| project(&self.w[head], &self.rows[head].keys[*i])).collect();
-            let marks: Vec<&[f32]> = marks.iter().map(|m| &m[..]).collect();
+            let queries = self.projected(head, q);
+            let marks: Vec<&[f32]> = opened.iter().map(|i| self.code(head, *i)).collect();
             let order = ranked(queries.iter().map(|q| &q[..]), &marks);
             first_of(order, budget, &opened)
+        }
+
+        /// The queries of a head in its space.
+        fn projected(&self, head: usize, q: &[f32]) -> Vec<[f32; 2]> {
+            let group = &q[head * 2 * WIDTH..][..2 * WIDTH];
+            group.chunks(WIDTH).map(|q| project(&self.w[head], q)).collect()
+        }
+
+        fn code(&self, head: usize, token: usize) -> &[f32] {
+            &self.codes[head][2 * token..][..2]
         }
 
         /// The best `budget` of some tokens by their keys.
@@ -379,13 +404,23 @@ mod tests {
             first_of(ranked(group.chunks(WIDTH), &keys), budget, among)
         }
 
-        /// The tokens of the best clusters, up to `candidates`.
+        /// The tokens of the clusters with the best bounds, up to `candidates`.
         fn opened(&self, head: usize, q: &[f32], candidates: usize) -> Vec<usize> {
-            let (rows, group) = (&self.rows[head], &q[head * 2 * WIDTH..][..2 * WIDTH]);
-            let made = rows.clusters();
-            let means: Vec<&[f32]> = made.centroids.chunks(WIDTH).collect();
+            let rows = &self.rows[head];
+            let extreme = |cluster: usize, factor: usize, pick: fn(f32, f32) -> f32| {
+                let own = rows.tokens(cluster).map(|token| self.code(head, token)[factor]);
+                own.reduce(pick).unwrap()
+            };
+            let bounds = |cluster: usize| -> Vec<f32> {
+                let of = |pick| [0, 1].map(|factor| extreme(cluster, factor, pick));
+                [of(f32::max), of(f32::min)].concat()
+            };
+            let bounds: Vec<_> = (0..rows.sizes.len()).map(bounds).collect();
+            let bounds: Vec<&[f32]> = bounds.iter().map(|own| &own[..]).collect();
+            let split = |q: &[f32; 2]| [q.map(|x| x.max(0.0)), q.map(|x| x.min(0.0))].concat();
+            let queries: Vec<_> = self.projected(head, q).iter().map(split).collect();
             let mut opened: Vec<usize> = vec![];
-            for cluster in ranked(group.chunks(WIDTH), &means) {
+            for cluster in ranked(queries.iter().map(|q| &q[..]), &bounds) {
                 let room = candidates - opened.len();
                 opened.extend(rows.tokens(cluster).take(room));
             }
@@ -504,6 +539,7 @@ mod tests {
         let searched = Searched {
             index: &case.index,
             tokens: Some(&case.tokens),
+            bounds: Some(&case.bounds),
             projection: Some(&case.projection),
             rows: None,
         };
@@ -539,6 +575,7 @@ mod tests {
                 &stage.rows,
                 &stage.n_rows,
                 &stage.query,
+                &stage.split_query,
             ];
             if let Some(Reranked { tokens, takes, n_tokens, budgets, .. }) = &stage.reranked {
                 buffers.extend([tokens, takes, n_tokens, budgets.all().buffer]);

@@ -5,7 +5,9 @@ use longview_ops::{Backend, DeviceBuffer, KvView, OpResult};
 
 use super::coded_slots::Slots;
 use crate::eviction::Kept;
-use crate::index::{GROUP_CLUSTERS, LayerIndex, LayerProjection, PromptKeys, Recorded};
+use crate::index::{
+    ClusterBounds, GROUP_CLUSTERS, LayerIndex, LayerProjection, PromptKeys, Recorded,
+};
 use crate::layout::{HostRows, KvShape, LayerMode, Segments, SelectionId};
 use crate::policy::{INDEX_SEGMENT, Index, IndexKind, Policy, Residency, Residual};
 use crate::recall::{ClusterCache, LayerPrefetch, Searched};
@@ -60,6 +62,8 @@ pub struct Recall<B: Backend> {
     pub index: LayerIndex<B>,
     /// Tokens inside of clusters; only where selection has two stages.
     pub(super) tokens: Option<LayerIndex<B>>,
+    /// What clusters are chosen by then.
+    pub(super) bounds: Option<ClusterBounds<B>>,
     /// The space in which tokens are compared with queries; only for indexes of tokens, once a
     /// prompt was read.
     pub(super) projection: Option<LayerProjection<B>>,
@@ -158,13 +162,15 @@ impl<B: Backend> Recall<B> {
             }
             _ => units,
         };
-        let tokens = match index.two_stage() {
+        let (tokens, bounds) = match index.two_stage() {
             Some(two_stage) => {
                 let rank = two_stage.tokens.rank.most(shape.head_dim);
                 let batches = index.max_batches(shape.capacity) + shape.capacity / INDEX_SEGMENT;
-                Some(LayerIndex::of_codes(backend, shape, rank, shape.capacity, batches)?)
+                let tokens = LayerIndex::of_codes(backend, shape, rank, shape.capacity, batches)?;
+                let (heads, clusters) = (shape.n_kv_heads, units.capacity());
+                (Some(tokens), Some(ClusterBounds::new(backend, heads, clusters, rank)?))
             }
-            None => None,
+            None => (None, None),
         };
         let caches = match policy.residency {
             Residency::Recall { cache_steps } if setup.host_caches => {
@@ -180,6 +186,7 @@ impl<B: Backend> Recall<B> {
         Ok(Self {
             index: units,
             tokens,
+            bounds,
             projection: None,
             budgets: None,
             caches,
@@ -200,6 +207,7 @@ impl<B: Backend> Recall<B> {
         Searched {
             index: &self.index,
             tokens: self.tokens.as_ref(),
+            bounds: self.bounds.as_ref(),
             projection: self.projection.as_ref(),
             rows,
         }
@@ -211,6 +219,13 @@ impl<B: Backend> Recall<B> {
         for (cache, head) in self.caches.iter_mut().zip(index.heads()) {
             cache.set_clusters(head.sizes.len());
         }
+    }
+
+    /// Brings the clusters' bounds up to the clusters whose tokens have codes; these begin behind
+    /// `sinks` rows.
+    pub(super) fn follow_tokens(&mut self, backend: &B, sinks: usize) -> OpResult<()> {
+        let (Some(bounds), Some(tokens)) = (&mut self.bounds, &self.tokens) else { return Ok(()) };
+        bounds.follow(backend, &self.index, tokens, sinks)
     }
 
     /// Forgets when selections were made: none of them serves a step any more.
@@ -238,12 +253,16 @@ impl<B: Backend> Recall<B> {
     }
 
     /// Makes the index and what belongs to it again on a fresh device.
-    pub(super) fn restore(&mut self, backend: &B) -> OpResult<()> {
+    pub(super) fn restore(&mut self, backend: &B, sinks: usize) -> OpResult<()> {
         self.caches.iter_mut().for_each(ClusterCache::clear);
         self.index.restore(backend)?;
         if let Some(tokens) = &mut self.tokens {
             tokens.restore(backend)?;
         }
+        if let Some(bounds) = &mut self.bounds {
+            bounds.restore(backend)?;
+        }
+        self.follow_tokens(backend, sinks)?;
         if let Some(projection) = &mut self.projection {
             projection.restore(backend)?;
         }
@@ -252,7 +271,9 @@ impl<B: Backend> Recall<B> {
     }
 
     fn device_bytes(&self) -> u64 {
-        self.index.device_bytes() + self.tokens.as_ref().map_or(0, LayerIndex::device_bytes)
+        let bounds = self.bounds.as_ref().map_or(0, ClusterBounds::device_bytes);
+        let tokens = self.tokens.as_ref().map_or(0, LayerIndex::device_bytes);
+        self.index.device_bytes() + tokens + bounds
     }
 }
 
@@ -576,7 +597,7 @@ mod tests {
         look_up(&mut layer, HeadId(0), ClusterId(1));
         let recall = layer.recall_mut().unwrap();
         recall.selected_at = Some(SelectedAt { n_tokens: 5, n_indexed: 3 });
-        recall.restore(&ReferenceBackend::new()).unwrap();
+        recall.restore(&ReferenceBackend::new(), 1).unwrap();
         assert_eq!(recall.selected_at, None);
         assert_eq!(recall.index.n_used(0), 2);
         assert_eq!(look_up(&mut layer, HeadId(0), ClusterId(1)), 0);

@@ -211,7 +211,9 @@ impl KvPlan {
         if let Some(two_stage) = policy.index.and_then(|index| index.two_stage()) {
             let token = two_stage.tokens.rank.most(shape.head_dim) * DType::I8.size();
             let per_head = shape.capacity * (token + 2 * word) + word;
-            self.index_bytes += (shape.n_kv_heads * per_head) as u64;
+            // Two codes of each factor describe a cluster.
+            let bounds = clusters * 2 * token;
+            self.index_bytes += (shape.n_kv_heads * (per_head + bounds)) as u64;
             // The cluster of each token, where means stand for the others.
             let owner = if policy.residual.has_means() { word } else { 0 };
             self.host_index_bytes +=

@@ -202,7 +202,7 @@ impl<B: Backend> Sequence<B> {
                 *slots = Slots::new(&**backend, &self.shape, slots.n)?;
             }
             if let Some(recall) = layer.recall_mut() {
-                recall.restore(&**backend)?;
+                recall.restore(&**backend, self.policy.sinks)?;
             }
         }
         if self.readiness == Readiness::NeedsRebuild {

@@ -12,8 +12,9 @@ use super::options::SequenceOptions;
 use crate::error::{SchedulerError, SessionFileError};
 use crate::eviction::{Kept, KeptRecord};
 use crate::index::{
-    ClustersRecord, HeadClusters, IndexRecord, LayerIndex, LayerProjection, LowRankDecode,
-    LowRankRecord, ProjectionRecord, QueriesRecord, RecordedQueries, projection::Projections,
+    ClusterBounds, ClustersRecord, HeadClusters, IndexRecord, LayerIndex, LayerProjection,
+    LowRankDecode, LowRankRecord, ProjectionRecord, QueriesRecord, RecordedQueries,
+    projection::Projections,
 };
 use crate::layout::{KvShape, PrefillMode};
 use crate::policy::Policy;
@@ -217,8 +218,9 @@ impl<B: Backend> Sequence<B> {
 /// The indexes of a layer that recalls.
 struct Indexes<B: Backend> {
     index: LayerIndex<B>,
-    /// Tokens inside of clusters.
+    /// Tokens inside of clusters, and what those are chosen by.
     tokens: Option<LayerIndex<B>>,
+    bounds: Option<ClusterBounds<B>>,
 }
 
 /// A sequence that is being made from records, layer after layer.
@@ -337,9 +339,10 @@ impl<B: Backend> Restored<B> {
         let state = origin.state(layer, &|_| IndexRecord::default()).await?;
         let backend = Arc::clone(&origin.backend);
         let forked = match origin.layers[layer].recall_mut() {
-            Some(Recall { index, tokens, .. }) => {
+            Some(Recall { index, tokens, bounds, .. }) => {
                 let tokens = tokens.as_mut().map(|tokens| tokens.fork(&*backend)).transpose()?;
-                Some(Indexes { index: index.fork(&*backend)?, tokens })
+                let bounds = bounds.as_mut().map(|bounds| bounds.fork(&*backend)).transpose()?;
+                Some(Indexes { index: index.fork(&*backend)?, tokens, bounds })
             }
             None => None,
         };
@@ -469,8 +472,9 @@ impl<B: Backend> Restored<B> {
         recall.budgets =
             record.budgets.map(|budgets| budgets.iter().map(|b| (*b as usize).min(most)).collect());
         (state.n_indexed, state.n_submitted) = (record.n_indexed, record.n_indexed);
-        if let Some(Indexes { index, tokens }) = forked {
-            (recall.index, recall.tokens) = (index, tokens);
+        if let Some(Indexes { index, tokens, bounds }) = forked {
+            (recall.index, recall.tokens, recall.bounds) = (index, tokens, bounds);
+            recall.follow_tokens(backend, sinks)?;
             recall.resize_caches();
             return Ok(true);
         }
@@ -480,6 +484,9 @@ impl<B: Backend> Restored<B> {
                 to_codes(backend, shape, projection, &mut saved)?;
             }
             is_fit &= tokens.load(backend, sinks, saved)?;
+        }
+        if is_fit {
+            recall.follow_tokens(backend, sinks)?;
         }
         recall.resize_caches();
         Ok(is_fit)

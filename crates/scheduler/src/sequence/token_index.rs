@@ -99,6 +99,7 @@ impl<B: Backend> Sequence<B> {
             }
             tokens.append(&*self.backend, start, start + n, &job.heads)?;
         }
+        recall.follow_tokens(&*self.backend, first)?;
         recall.resize_caches();
         Ok(true)
     }
@@ -110,6 +111,7 @@ impl<B: Backend> Sequence<B> {
             && let Some(tokens) = &mut recall.tokens
         {
             tokens.truncate(&*self.backend, n_indexed, first)?;
+            recall.follow_tokens(&*self.backend, first)?;
             recall.resize_caches();
         }
         self.extend_tokens(layer).await

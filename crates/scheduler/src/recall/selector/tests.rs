@@ -391,7 +391,8 @@ fn tokens_rank_in_the_space_of_their_head() {
     let made = Projections { rank: 2, w_k: w_q.clone(), w_q };
     let projection = LayerProjection::new(&device, made, None).unwrap();
     let q = [[3.0, 1.0, 50.0, 70.0], [1.0, 2.0, 0.0, 0.0], [60.0, 80.0, 1.0, -9.0], [0.0; 4]];
-    let by_space = |projection| Searched { index: &index, tokens: None, projection, rows: None };
+    let by_space =
+        |projection| Searched { index: &index, tokens: None, bounds: None, projection, rows: None };
     let found = selected(&token_policy(), &by_space(Some(&projection)), &q.concat(), [2, 3]);
     // Sums over the group: 4, 3 and -7; -9, 1 and 8.
     assert_eq!(found.choice(0), [(0, 1), (1, 1)]);
