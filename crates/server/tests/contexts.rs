@@ -59,6 +59,27 @@ fn a_context_is_built_once_and_known_after_a_restart() {
     assert_eq!(served.post("/v1/chat/completions", &by_id).code(), "context_not_found");
 }
 
+/// With no room in memory every question opens the context anew, and reads no more of it.
+#[test]
+fn a_context_on_the_disk_serves_where_memory_keeps_none() {
+    let library = Library::new();
+    let served = serve(ServerOptions { max_kept: 0, ..library.options() });
+    let (text, facts) = document(80, 4);
+    let id = served.post("/v1/contexts", &json!({ "text": text })).json()["id"].clone();
+    for (n, fact) in (1u8..).zip(&facts[..2]) {
+        let by_id = json!({
+            "context_id": id, "messages": [{ "role": "user", "content": fact.question }],
+            "max_tokens": 40,
+        });
+        let answer = served.post("/v1/chat/completions", &by_id).json();
+        let said = answer["choices"][0]["message"]["content"].as_str().expect("a text");
+        assert!(said.contains(expected(fact).trim()), "{said}");
+        assert!(total(&answer) - cached(&answer) < 60, "the question alone is read: {answer}");
+        assert_eq!(served.metric("longview:contexts_restored_total"), f64::from(n));
+        assert_eq!(served.metric("longview:contexts_kept"), 0.0);
+    }
+}
+
 #[test]
 fn clients_that_build_one_document_cause_one_build() {
     let library = Library::new();

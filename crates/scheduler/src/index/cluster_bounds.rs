@@ -1,10 +1,12 @@
 //! Bounds of the clusters of an index whose tokens have codes of their own: by these a search finds
 //! the clusters that it opens.
 //!
-//! A fact is one token of a cluster, and a mean of 16 says little of one of them. Of each factor a
-//! cluster has the largest and the least code of its tokens, as Quest (Tang et al., 2024) has them
-//! of the channels of pages: no token of it scores above what the bounds score. They follow from
-//! codes and clusters alone, so a session file need not hold them.
+//! A fact is one token of a cluster, and a mean of 16 says little of one of them. The largest and
+//! the least code of each factor, as Quest (Tang et al., 2024) has them of the channels of pages,
+//! bound what any token scores, but they say little of what all tokens of a cluster weigh together.
+//! A cluster has what lies halfway from its mean to these: facts are found as by bounds, and the
+//! output's error is that of means. Both follow from codes and clusters alone, so a session file
+//! need not hold them.
 
 use std::ops::Range;
 
@@ -18,7 +20,8 @@ const STEP_CLUSTERS: usize = 64;
 
 /// The bounds of one layer's clusters.
 pub(crate) struct ClusterBounds<B: Backend> {
-    /// I8 `[Hkv, capacity, 2, rank]`: the largest codes, then the least.
+    /// I8 `[Hkv, capacity, 2, rank]`: from the mean halfway to the largest codes, then to the
+    /// least.
     bounds: B::Buffer,
     /// Clusters of each head that have bounds.
     n_clusters: Vec<usize>,
@@ -28,6 +31,8 @@ pub(crate) struct ClusterBounds<B: Backend> {
     rank: usize,
     /// New bounds of a head on their way to the device.
     staging: Vec<i8>,
+    /// Sums of a cluster's codes.
+    sums: Vec<i32>,
 }
 
 impl<B: Backend> ClusterBounds<B> {
@@ -41,6 +46,7 @@ impl<B: Backend> ClusterBounds<B> {
             rank,
             // Room for what a step adds, so that steps allocate nothing.
             staging: Vec::with_capacity(STEP_CLUSTERS.min(capacity) * 2 * rank),
+            sums: vec![0; rank],
         })
     }
 
@@ -75,16 +81,23 @@ impl<B: Backend> ClusterBounds<B> {
 
     /// The bounds of one cluster, whose tokens have these codes.
     fn push(&mut self, codes: &[i8]) {
-        let first = self.staging.len();
+        let (first, n) = (self.staging.len(), codes.len() / self.rank.max(1));
         // A cluster without a token is never taken.
         let any = codes.get(..self.rank).unwrap_or_default();
         self.staging.extend_from_slice(any);
         self.staging.extend_from_slice(any);
         self.staging.resize(first + 2 * self.rank, 0);
         let (most, least) = self.staging[first..].split_at_mut(self.rank);
+        self.sums.fill(0);
         for row in codes.chunks_exact(self.rank.max(1)) {
             most.iter_mut().zip(row).for_each(|(most, x)| *most = (*most).max(*x));
             least.iter_mut().zip(row).for_each(|(least, x)| *least = (*least).min(*x));
+            self.sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += i32::from(*x));
+        }
+        for ((most, least), sum) in most.iter_mut().zip(least).zip(&self.sums) {
+            let mean = *sum as f32 / n.max(1) as f32;
+            *most = halfway(mean, *most);
+            *least = halfway(mean, *least);
         }
     }
 
@@ -109,6 +122,7 @@ impl<B: Backend> ClusterBounds<B> {
             capacity,
             rank,
             staging: Vec::with_capacity(self.staging.capacity()),
+            sums: vec![0; rank],
         })
     }
 
@@ -139,6 +153,11 @@ impl<B: Backend> ClusterBounds<B> {
 }
 
 const LABEL: &str = "bounds of clusters";
+
+/// The code between a mean and an extreme.
+fn halfway(mean: f32, extreme: i8) -> i8 {
+    (0.5 * (mean + f32::from(extreme))).round_ties_even() as i8
+}
 
 /// Clusters whose rows all lie before row `end`.
 fn n_coded(clusters: &HeadIndex, end: usize) -> usize {
@@ -207,11 +226,12 @@ mod tests {
         (index, codes, bounds)
     }
 
-    const ALL: [[i8; 4]; 3] = [[0, 0, 0, 0], [3, -10, 1, -30], [6, -40, 4, -60]];
-    const ALL_OF_HEAD_1: [[i8; 4]; 2] = [[0, 40, -4, 0], [-5, 60, -6, 50]];
+    // Means 0, 2 and 5, and -10 times that; 2.5 is rounded to 2 and 5.5 to 6.
+    const ALL: [[i8; 4]; 3] = [[0, 0, 0, 0], [2, -15, 2, -25], [6, -45, 4, -55]];
+    const ALL_OF_HEAD_1: [[i8; 4]; 2] = [[-1, 30, -3, 10], [-5, 58, -6, 52]];
 
     #[test]
-    fn clusters_have_the_largest_and_the_least_codes_of_their_tokens() {
+    fn clusters_have_what_lies_halfway_from_their_means_to_the_bounds() {
         let backend = R::new();
         let (index, mut codes, mut bounds) = some(&backend);
         assert_eq!(bounds.n_clusters, [2, 1], "the last clusters have tokens without codes");
@@ -236,8 +256,8 @@ mod tests {
         append(&backend, &mut index, FIRST, [&[2, 2], &[1, 3]]);
         add_codes(&backend, &mut codes, 0, 4);
         bounds.follow(&backend, &index, &codes, FIRST).unwrap();
-        assert_eq!(of_head(&backend, &bounds, 0, 2), [[1, 0, 0, -10], [3, -20, 2, -30]]);
-        assert_eq!(of_head(&backend, &bounds, 1, 2), [[0; 4], [-1, 30, -3, 10]]);
+        assert_eq!(of_head(&backend, &bounds, 0, 2), [[1, -2, 0, -8], [3, -22, 2, -28]]);
+        assert_eq!(of_head(&backend, &bounds, 1, 2), [[0; 4], [-2, 25, -2, 15]]);
     }
 
     #[test]
@@ -255,9 +275,10 @@ mod tests {
         assert_eq!(of_head(&fresh, &bounds, 1, 1), ALL_OF_HEAD_1[..1]);
     }
 
-    /// No token of a cluster scores above what the cluster's bounds score.
+    /// What a cluster scores lies halfway between its mean and the most that its codes allow, but
+    /// for the rounding.
     #[test]
-    fn bounds_score_at_least_what_tokens_score() {
+    fn clusters_score_between_their_mean_and_what_bounds_score() {
         let mut rng = longview_core::SplitMix64::new(5);
         let mut bounds = ClusterBounds::new(&R::new(), 1, 1, 8).unwrap();
         for _ in 0..200 {
@@ -266,13 +287,20 @@ mod tests {
             bounds.staging.clear();
             bounds.push(&codes);
             let q: Vec<f32> = (0..8).map(|_| rng.next_normal()).collect();
+            let of = |pick: fn(f32, f32) -> f32, i: usize| {
+                let factor = codes.chunks_exact(8).map(|row| f32::from(row[i]));
+                factor.reduce(pick).unwrap()
+            };
+            let score = |most: &dyn Fn(usize) -> f32, least: &dyn Fn(usize) -> f32| -> f32 {
+                (0..8).map(|i| q[i].max(0.0) * most(i) + q[i].min(0.0) * least(i)).sum()
+            };
+            let mean = |i| of(|a, b| a + b, i) / n as f32;
+            let highest = score(&|i| of(f32::max, i), &|i| of(f32::min, i));
+            let halfway = 0.5 * (highest + score(&mean, &mean));
             let (most, least) = bounds.staging.split_at(8);
-            let score = |row: &[i8]| q.iter().zip(row).map(|(q, x)| q * f32::from(*x)).sum::<f32>();
-            let best = codes.chunks_exact(8).map(score).fold(f32::MIN, f32::max);
-            let bound: f32 = (0..8)
-                .map(|i| q[i].max(0.0) * f32::from(most[i]) + q[i].min(0.0) * f32::from(least[i]))
-                .sum();
-            assert!(best <= bound + 1e-3, "{best} above {bound}");
+            let own = score(&|i| f32::from(most[i]), &|i| f32::from(least[i]));
+            let rounding = 0.5 * q.iter().map(|x| x.abs()).sum::<f32>();
+            assert!((own - halfway).abs() <= rounding + 1e-3, "{own} and {halfway}");
         }
     }
 }

@@ -28,8 +28,8 @@ const LRQK_LITE_TOKENS: usize = 64;
 /// and most multiples of its budget that these are: a small budget needs more of them to find its
 /// tokens. In longer contexts they grow with it, because among more clusters more score above that
 /// of a token that is looked for.
-const LONGVIEW_OPENS: usize = 4096;
-const LONGVIEW_TIMES: [usize; 2] = [4, 16];
+const LONGVIEW_OPENS: usize = 2048;
+const LONGVIEW_TIMES: [usize; 2] = [4, 8];
 const LONGVIEW_SHORT: usize = 32_768;
 
 /// Tokens up to which Longview attends to everything where rows lie, if nothing else is said.

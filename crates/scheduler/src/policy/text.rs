@@ -88,6 +88,22 @@ impl Policy {
         // Files of versions that did not know it have no such line.
         if *attend_all == 0 { text } else { format!("{text}attend all = {attend_all}\n") }
     }
+
+    /// Whether the indexes of a policy with this text are those of this one, with what belongs to
+    /// them. How many tokens a step opens changes nothing that is kept.
+    pub(crate) fn is_indexed_as(&self, text: &str) -> bool {
+        let own = self.text();
+        let lines = own.lines().map(without_times).eq(text.lines().map(without_times));
+        lines && own.ends_with('\n') == text.ends_with('\n')
+    }
+}
+
+/// The name and the value of a line, the latter without the opened tokens as a multiple of the
+/// budget.
+fn without_times(line: &str) -> (&str, &str) {
+    let (name, value) = line.split_once(" = ").unwrap_or((line, ""));
+    let of_tokens = value.split_once(' ').filter(|_| name == "refine");
+    (name, of_tokens.map_or(value, |(_, tokens)| tokens))
 }
 
 fn residency_text(residency: Residency) -> String {
@@ -238,6 +254,28 @@ mod tests {
         ] {
             assert_ne!(plain, text(&[(name, value)]), "{name}");
         }
+    }
+
+    #[test]
+    fn how_many_tokens_are_opened_makes_no_other_index() {
+        let policy = |settings: &[(&str, &str)]| {
+            let mut options = PolicyOptions::new(Preset::Longview).with_budget(512);
+            settings.iter().for_each(|(name, value)| options.set(name, value).expect("a value"));
+            Policy::resolve(&options, 4096).expect("a policy")
+        };
+        let plain = policy(&[]);
+        for (settings, is_same) in [
+            (vec![], true),
+            (vec![("two-stage", "3")], true),
+            (vec![("two-stage", "3"), ("rank", "16")], false),
+            (vec![("two-stage", "1")], false),
+            (vec![("cluster-seed", "5")], false),
+        ] {
+            let text = policy(&settings).text();
+            assert_eq!(plain.is_indexed_as(&text), is_same, "{settings:?}");
+        }
+        assert!(!plain.is_indexed_as(plain.text().trim_end()));
+        assert!(!plain.is_indexed_as(&format!("{}more = 1\n", plain.text())));
     }
 
     /// What differs between the texts of presets; all else is as in [`TextCase::text`].

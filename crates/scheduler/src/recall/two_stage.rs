@@ -404,15 +404,17 @@ mod tests {
             first_of(ranked(group.chunks(WIDTH), &keys), budget, among)
         }
 
-        /// The tokens of the clusters with the best bounds, up to `candidates`.
+        /// The tokens of the clusters that score best, up to `candidates`.
         fn opened(&self, head: usize, q: &[f32], candidates: usize) -> Vec<usize> {
             let rows = &self.rows[head];
-            let extreme = |cluster: usize, factor: usize, pick: fn(f32, f32) -> f32| {
-                let own = rows.tokens(cluster).map(|token| self.code(head, token)[factor]);
-                own.reduce(pick).unwrap()
+            // From the mean halfway to an extreme.
+            let halfway = |cluster: usize, factor: usize, pick: fn(f32, f32) -> f32| {
+                let own = || rows.tokens(cluster).map(|token| self.code(head, token)[factor]);
+                let mean = own().sum::<f32>() / own().count() as f32;
+                (0.5 * (mean + own().reduce(pick).unwrap())).round_ties_even()
             };
             let bounds = |cluster: usize| -> Vec<f32> {
-                let of = |pick| [0, 1].map(|factor| extreme(cluster, factor, pick));
+                let of = |pick| [0, 1].map(|factor| halfway(cluster, factor, pick));
                 [of(f32::max), of(f32::min)].concat()
             };
             let bounds: Vec<_> = (0..rows.sizes.len()).map(bounds).collect();

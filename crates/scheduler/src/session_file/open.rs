@@ -46,7 +46,7 @@ pub async fn restore_sequence<B: Backend>(
     let header = file.header();
     header.check(&header.fingerprint.clone(), &shape)?;
     let (n_tokens, dim) = (header.n_tokens, Dimensions::of(header));
-    let is_same = header.policy == policy.text() && file.has_all_indexes();
+    let is_same = policy.is_indexed_as(&header.policy) && file.has_all_indexes();
     if options.prefill.is_exact() && !header.prefill.is_exact() {
         let how = header.prefill;
         return Err(SessionFileError::ReadSparsely { how }.into());

@@ -133,6 +133,17 @@ impl<B: Backend> Kept<B> {
         self.make_room();
     }
 
+    /// Keeps a session that came from the disk for a prompt that waits for it. Where no room is to
+    /// be had, it is there until that prompt begins, or the next session comes.
+    pub(super) fn hold(&mut self, scope: Scope, session: Session<B>, name: Id) {
+        if self.most > 0 {
+            return self.keep(scope, session, Some(name));
+        }
+        self.make_room();
+        self.turn += 1;
+        self.add(Entry { scope, session, name: Some(name), is_trunk: true, used: self.turn });
+    }
+
     /// Lets all go.
     pub(super) fn clear(&mut self) {
         self.entries.clear();

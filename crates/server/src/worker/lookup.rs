@@ -42,9 +42,7 @@ impl<B: Backend + 'static> Worker<B> {
         let may_use_known = self.may_use_known(job).unwrap_or(false);
         let n_known = self.kept.nearest(job).1;
         let (scope, prefill) = (job.scope, job.how.prefill);
-        // What came is kept in memory: where nothing is, it would come in vain.
-        let may_come = may_use_known && self.options.max_kept > 0;
-        let Some(disk) = self.disk.as_mut().filter(|_| may_come) else {
+        let Some(disk) = self.disk.as_mut().filter(|_| may_use_known) else {
             return Some(OnDisk::Fetched);
         };
         let Some(asked) = disk.wanted_of_share(job, n_known) else { return Some(OnDisk::Fetched) };

@@ -412,7 +412,7 @@ impl<B: Backend + 'static> Worker<B> {
             match done {
                 Done::Opened { scope, document, session: Ok(session), .. } => {
                     self.metrics.restored.add(1);
-                    self.kept.keep(scope, *session, Some(document));
+                    self.kept.hold(scope, *session, document);
                 }
                 Done::Opened { document, session: Err(error), .. } => {
                     let line = format!("context {}: is not opened: {error}", document.short());
@@ -420,7 +420,7 @@ impl<B: Backend + 'static> Worker<B> {
                 }
                 Done::Fetched { scope, session: Ok(Some((document, session))), .. } => {
                     self.metrics.shared_fetched.add(1);
-                    self.kept.keep(scope, *session, Some(document));
+                    self.kept.hold(scope, *session, document);
                 }
                 Done::Fetched { session: Ok(None), .. } => self.metrics.shared_missed.add(1),
                 Done::Fetched { session: Err(error), .. } => {

@@ -416,7 +416,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
     let (projection, rank) = (Projection::ShrunkFactors, Rank::Given(Some(32)));
     let tokens = TokenConfig { projection, rank, adapts: false };
     let two_stage = policy.index.unwrap().two_stage();
-    assert_eq!(two_stage, Some(TwoStage { times: 8, tokens, rerank: 2 }));
+    assert_eq!(two_stage, Some(TwoStage { times: 4, tokens, rerank: 2 }));
     assert_eq!((policy.residual, policy.dense_layers), (Residual::Groups, 0));
     let clusterkv =
         Policy::resolve(&PolicyOptions::new(Preset::Clusterkv).with_budget(512), 32768).unwrap();
@@ -425,7 +425,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         (ClusterConfig { two_stage: None, ..clusters }, policy.sinks, policy.recent)
     };
     assert_eq!(plain(&policy), plain(&clusterkv));
-    for (budget, times, rerank) in [("128", 16, 4), ("512", 8, 2), ("513", 7, 0), ("4096", 4, 0)] {
+    for (budget, times, rerank) in [("128", 8, 4), ("400", 5, 2), ("513", 4, 0), ("4096", 4, 0)] {
         let index = of(&[("budget", budget)]).unwrap().index.unwrap();
         let two_stage = index.two_stage().unwrap();
         assert_eq!((two_stage.times, two_stage.rerank), (times, rerank), "--budget {budget}");
@@ -435,8 +435,8 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         let policy = Policy::resolve(&options, context).unwrap();
         policy.index.unwrap().two_stage().unwrap().times
     };
-    assert_eq!([1024, 32_768, 65_536, 131_072].map(|n| times(n, 512)), [8, 8, 16, 32]);
-    assert_eq!([1024, 32_768, 131_072, 1 << 30].map(|n| times(n, 64)), [16, 16, 64, 524_288]);
+    assert_eq!([1024, 32_768, 65_536, 131_072].map(|n| times(n, 512)), [4, 4, 8, 16]);
+    assert_eq!([1024, 32_768, 131_072, 1 << 30].map(|n| times(n, 64)), [8, 8, 32, 262_144]);
     let segment = |context| {
         let options = PolicyOptions::new(Preset::Longview).with_budget(512);
         Policy::resolve(&options, context).unwrap().index.unwrap().segment
