@@ -128,12 +128,13 @@ impl Simulation {
         }
     }
 
-    /// Lets `n` questions pass in no time: afterwards memory and disks hold what they hold after a
-    /// long time.
+    /// Lets one question about each document and then `n` at random pass in no time: afterwards
+    /// every document was read once, and memory and disks hold what they hold after a long time.
     pub fn warm(&mut self, n: usize, zipf: &Zipf, seed: u64) {
         let mut rng = longview_core::SplitMix64::new(seed);
-        for _ in 0..n {
-            let doc = zipf.draw(&mut rng);
+        let each = (0..self.setup.docs.len() as Doc).rev();
+        let drawn = (0..n).map(|_| zipf.draw(&mut rng));
+        for doc in each.chain(drawn) {
             let worker = self.router.choose(doc);
             self.router.answered(worker);
             let sizes = self.setup.docs[doc as usize];
