@@ -180,10 +180,7 @@ pub fn study(args: &StudyArgs) -> Result<(String, String)> {
         |label: &str| Axis { label: label.into(), is_log: true, range: None, unit: Unit::Plain };
     series.retain(|series| !series.points.is_empty());
     let chart = Chart::Lines { x: axis("workers"), y: axis("questions an hour"), series };
-    let title = format!(
-        "Questions an hour of which {:.0} % are answered from {} s on",
-        100.0 * args.world.share,
-        args.world.within
-    );
+    let (percent, within) = (100.0 * args.world.share, args.world.within);
+    let title = format!("Questions an hour, {percent:.0} % of them answered within {within} s");
     Ok((text, chart.svg(&title)?))
 }
