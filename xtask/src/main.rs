@@ -23,6 +23,7 @@ mod parity;
 mod platforms;
 mod process;
 mod sanitize;
+mod scale;
 mod setup;
 mod soak;
 #[cfg(test)]
@@ -70,6 +71,7 @@ const VERBS: &[Verb] = &[
         about: platforms::ABOUT,
         run: platforms::run,
     },
+    Verb { name: "scale", options: scale::OPTIONS, about: scale::ABOUT, run: scale::run },
     Verb { name: "soak", options: soak::OPTIONS, about: soak::ABOUT, run: soak::run },
     Verb { name: "fuzz", options: fuzz::OPTIONS, about: fuzz::ABOUT, run: fuzz::run },
     Verb { name: "gpu", options: "", about: gpu::ABOUT, run: gpu::run },
@@ -143,6 +145,8 @@ mod tests {
             "parity --op",
             "parity --all --op rope",
             "help me",
+            "scale",
+            "scale everything",
         ];
         let benches = ["bench", "bench gpu", "bench ops", "bench --fast", "bench --quick"];
         for line in calls.into_iter().chain(benches).chain([

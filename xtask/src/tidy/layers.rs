@@ -120,12 +120,12 @@ const ONLY: &[Only] = &[
     Only { dependency: "ureq", packages: &["longview-library"], why: "one crate downloads" },
     Only {
         dependency: "anyhow",
-        packages: &["longview-cli", "longview-tests", "xtask", "xtask-bindgen"],
+        packages: &["longview-cli", "longview-scale", "longview-tests", "xtask", "xtask-bindgen"],
         why: "libraries have errors of their own, that carry the values",
     },
     Only {
         dependency: "clap",
-        packages: &["longview-cli", "longview-server"],
+        packages: &["longview-cli", "longview-scale", "longview-server"],
         why: "faces read arguments",
     },
 ];
