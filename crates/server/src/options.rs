@@ -167,7 +167,8 @@ mod tests {
         ] {
             assert_eq!(read(text).as_deref(), Ok(wanted), "{text}");
         }
-        for text in ["", "5557", "tcp://127.0.0.1", "ipc:///tmp/x", "tcp://other:1", "tcp://*:70000"]
+        for text in
+            ["", "5557", "tcp://127.0.0.1", "ipc:///tmp/x", "tcp://other:1", "tcp://*:70000"]
         {
             assert_eq!(read(text), Err(BadEndpoint), "{text}");
         }

@@ -80,7 +80,10 @@ impl Subscriber {
 
     fn stored(&mut self, event: &Value) {
         assert_eq!(event.as_array().map(Vec::len), Some(8), "{event}");
-        assert_eq!((event[4].as_u64(), &event[5], &event[7]), (Some(64), &json!(null), &json!(null)));
+        assert_eq!(
+            (event[4].as_u64(), &event[5], &event[7]),
+            (Some(64), &json!(null), &json!(null))
+        );
         let tier = self.held.entry(event[6].as_str().expect("a medium").to_owned()).or_default();
         let mut before = match event[2].as_u64() {
             Some(parent) => tier.get(&parent).expect("the block before is there").clone(),
@@ -134,13 +137,22 @@ fn tokens(text: &str) -> Vec<u32> {
     facts_of_model().tokenizer.encode(text, Specials::Add).expect("tokens")
 }
 
-/// A context, and the tokens of its text that the server read: the last may go on into a question.
+/// A context, and the tokens that the server read of it: what all conversations about the text begin
+/// with.
 fn add(served: &Served, text: &str) -> (String, Vec<u32>) {
     let answer = served.post("/v1/contexts", &json!({ "text": text }));
     assert_eq!(answer.status, 200, "{answer:?}");
     let n_tokens = answer.json()["n_tokens"].as_u64().expect("a number") as usize;
-    let ids = tokens(text);
-    assert!(n_tokens + 2 > ids.len() && n_tokens <= ids.len());
+    let asked = format!("{text}\n\nWho rested?");
+    let asked = json!({ "messages": [{ "role": "user", "content": asked }] });
+    let prompt = served.post("/apply-template", &asked).json();
+    let prompt = prompt["prompt"].as_str().expect("a prompt");
+    let tokenizer = facts_of_model().tokenizer;
+    let ids = tokenizer.encode(prompt, Specials::AsWritten).expect("tokens");
+    assert!(
+        n_tokens < ids.len()
+            && tokenizer.encode(text, Specials::Add).expect("tokens").len() <= n_tokens + 2
+    );
     (answer.json()["id"].as_str().expect("an id").to_owned(), ids[..n_tokens].to_vec())
 }
 
@@ -179,13 +191,14 @@ fn blocks_come_and_go_with_what_is_kept() {
 #[test]
 fn what_lies_on_disk_is_told_at_start_and_what_is_opened_when_it_is() {
     let library = Library::new();
-    let (text, facts) = document(40, 3);
-    let ids = add(&serve(library.options()), &text).1;
+    let (id, ids) = add(&serve(library.options()), &document(40, 3).0);
     let served = serve(ServerOptions { kv_events: events(), ..library.options() });
     let mut subscriber = Subscriber::new(&served);
     subscriber.wait_for("DISK", &[&ids]);
     assert!(subscriber.prefixes("CPU").is_empty());
-    let answer = served.post("/v1/completions", &question(&text, &facts[0]));
+    let messages = json!([{ "role": "user", "content": "Who rested?" }]);
+    let asked = json!({ "context_id": id, "messages": messages, "max_tokens": 4 });
+    let answer = served.post("/v1/chat/completions", &asked);
     assert_eq!(answer.status, 200, "{answer:?}");
     let cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
     let end = Instant::now() + Duration::from_secs(20);
@@ -217,7 +230,8 @@ fn rows_on_the_device_are_told_as_such() {
 fn serve_full() -> Served {
     use longview_scheduler::{PolicyOptions, Preset};
     let full: Preset = "full".parse().expect("a preset");
-    let model = longview_server::ModelFacts { policy: PolicyOptions::new(full), ..facts_of_model() };
+    let model =
+        longview_server::ModelFacts { policy: PolicyOptions::new(full), ..facts_of_model() };
     let options = ServerOptions { kv_events: events(), ..ServerOptions::default() };
     let served = crate::support::begin_model(model, options, 128, Duration::ZERO);
     served.wait_until_ready();

@@ -116,9 +116,8 @@ impl Book {
         let mut events = Vec::new();
         let mut now = HashSet::new();
         for chain in &chains {
-            let is_new = |i: usize| {
-                now.insert(chain.hashes[i]) && !told.hashes.contains(&chain.hashes[i])
-            };
+            let is_new =
+                |i: usize| now.insert(chain.hashes[i]) && !told.hashes.contains(&chain.hashes[i]);
             let new: Vec<bool> = (0..chain.hashes.len()).map(is_new).collect();
             stored(tier, chain, &new, &mut events);
         }
@@ -174,7 +173,9 @@ mod tests {
 
     /// A text that goes on differently behind `n_common` tokens.
     fn other(n_common: u32, n: u32) -> Arc<Chain> {
-        Arc::new(Chain::of(&(0..n).map(|i| if i < n_common { i } else { i + 7 }).collect::<Vec<_>>()))
+        Arc::new(Chain::of(
+            &(0..n).map(|i| if i < n_common { i } else { i + 7 }).collect::<Vec<_>>(),
+        ))
     }
 
     #[test]
@@ -193,7 +194,9 @@ mod tests {
         let mut book = Book::default();
         let (first, longer) = (chain(0..256), chain(0..384));
         let came = book.update(Tier::Host, vec![Arc::clone(&first)]);
-        let [Event::Stored { tier: Tier::Host, blocks, .. }] = &came[..] else { panic!("{came:?}") };
+        let [Event::Stored { tier: Tier::Host, blocks, .. }] = &came[..] else {
+            panic!("{came:?}")
+        };
         assert_eq!((blocks.clone(), came[0].parent()), (0..4, None));
         assert_eq!(came[0].tokens(), (0..256).collect::<Vec<_>>());
         assert!(book.update(Tier::Host, vec![Arc::clone(&first)]).is_empty());

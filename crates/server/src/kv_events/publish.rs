@@ -115,10 +115,10 @@ impl Publisher {
         self.publish(&[Event::Cleared], log).await;
         loop {
             let next = due.iter().copied().chain([Instant::now() + LOOKS]).min();
-            let _ = timeout_at(next.unwrap_or_else(Instant::now), self.shared.changed.notified()).await;
-            let came = std::mem::take(
-                &mut *self.newcomers.lock().unwrap_or_else(PoisonError::into_inner),
-            );
+            let _ =
+                timeout_at(next.unwrap_or_else(Instant::now), self.shared.changed.notified()).await;
+            let came =
+                std::mem::take(&mut *self.newcomers.lock().unwrap_or_else(PoisonError::into_inner));
             due.extend(came.iter().flat_map(|at| SETTLES.map(|settles| *at + settles)));
             let Some(events) = self.changes(log) else { return };
             self.publish(&events, log).await;
@@ -204,8 +204,7 @@ async fn answer(mut router: RouterSocket, sent: Arc<Mutex<Sent>>) {
         let [client, empty, number] = &frames[..] else { continue };
         let Ok(number) = <[u8; 8]>::try_from(&number[..]) else { continue };
         let number = u64::from_be_bytes(number);
-        let mut messages =
-            sent.lock().unwrap_or_else(PoisonError::into_inner).since(number);
+        let mut messages = sent.lock().unwrap_or_else(PoisonError::into_inner).since(number);
         messages.push((END, Bytes::new()));
         for (number, payload) in messages {
             let frames = vec![client.clone(), empty.clone(), of_number(number), payload];

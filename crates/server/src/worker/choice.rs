@@ -219,7 +219,8 @@ impl<B: Backend> Choice<B> {
         if text.is_empty() && self.tokens.is_empty() && !has_probs {
             return;
         }
-        let (logprobs, tokens) = (std::mem::take(&mut self.probs), std::mem::take(&mut self.tokens));
+        let (logprobs, tokens) =
+            (std::mem::take(&mut self.probs), std::mem::take(&mut self.tokens));
         out.push(Event::Piece { choice: self.index, text, logprobs, tokens });
     }
 
