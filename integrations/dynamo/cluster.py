@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -134,8 +133,7 @@ class Cluster:
 
         def addresses():
             text = log.read_text()
-            check_alive = process.poll() is None
-            if not check_alive:
+            if process.poll() is not None:
                 raise Failed(f"server {name} ended: {text}")
             url = re.search(r"serving .* at (http://[0-9.:]+)/v1", text)
             events = re.search(r"KV events for routers: (tcp://[0-9.:]+)", text)
@@ -233,7 +231,8 @@ def slots_are_given_back(cluster):
     answer.readline()
 
     def n_running():
-        return sum(cluster.metric(server, "vllm:num_requests_running") for server in cluster.servers)
+        name = "vllm:num_requests_running"
+        return sum(cluster.metric(server, name) for server in cluster.servers)
 
     check(n_running() == 1, "one request runs")
     answer.close()

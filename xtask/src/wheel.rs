@@ -46,7 +46,7 @@ impl Wheel {
     }
 }
 
-/// The Python of an environment, `name` below `target/`, that has what `list` names and nothing else.
+/// The Python of an environment, `name` below `target/`, that has what `list` names.
 pub(crate) fn environment(name: &str, list: &Path) -> Result<PathBuf> {
     let home = target_folder()?.join(name);
     let python = home.join("bin/python");

@@ -52,9 +52,9 @@ pub struct ServerOptions {
     pub log: Log,
 }
 
-/// Where routers hear which blocks of tokens a server keeps. The messages have tokens in them and are
-/// sent to whoever connects: addresses that others reach need a server with keys, as the server's
-/// own address does.
+/// Where routers hear which blocks of tokens a server keeps. The messages have tokens in them and
+/// are sent to whoever connects: addresses that others reach need a server with keys, as the
+/// server's own address does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvEventsOptions {
     /// Where subscribers connect; port 0: one that is free.

@@ -137,8 +137,8 @@ fn tokens(text: &str) -> Vec<u32> {
     facts_of_model().tokenizer.encode(text, Specials::Add).expect("tokens")
 }
 
-/// A context, and the tokens that the server read of it: what all conversations about the text begin
-/// with.
+/// A context, and the tokens that the server read of it: what all conversations about the text
+/// begin with.
 fn add(served: &Served, text: &str) -> (String, Vec<u32>) {
     let answer = served.post("/v1/contexts", &json!({ "text": text }));
     assert_eq!(answer.status, 200, "{answer:?}");

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::BLOCK_TOKENS;
-
+/// Tokens of a block.
+pub(super) const BLOCK_TOKENS: usize = 64;
 /// Blocks of one event, at most: 65,536 tokens.
 const MAX_BLOCKS: usize = 1024;
 /// What hashes of blocks begin with: another way to make them gets another one.
@@ -109,8 +109,8 @@ struct Told {
 }
 
 impl Book {
-    /// A tier holds these contexts now, and no others. Returns what is new of that: what came before
-    /// what went, and of each context its beginning first.
+    /// A tier holds these contexts now, and no others. Returns what is new of that: what came
+    /// before what went, and of each context its beginning first.
     pub(super) fn update(&mut self, tier: Tier, chains: Vec<Arc<Chain>>) -> Vec<Event> {
         let told = self.tiers.entry(tier).or_default();
         let mut events = Vec::new();

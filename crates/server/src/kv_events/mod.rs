@@ -3,34 +3,32 @@
 //! to the server that has its document.
 //!
 //! The wire format is that of vLLM, which NVIDIA Dynamo and others read: messages of a ZeroMQ PUB
-//! socket with a topic, a sequence number and a batch of events in MessagePack (`wire`). A thread of
-//! its own compares what is kept now with what it told before (`book`), so the events follow
-//! whatever happens in between; the thread of the engine only hands over what it keeps, and never
-//! waits.
+//! socket with a topic, a sequence number and a batch of events in MessagePack (`wire`). A thread
+//! of its own compares what is kept now with what it told before (`book`), so the events follow
+//! whatever happens in between; the thread of the engine only hands over what it keeps (`held`),
+//! and never waits.
 //!
 //! Only contexts of requests without a key, or with the first one, are told: whoever reaches the
 //! socket reads the tokens in its events, and it asks for no key.
 
 mod book;
+mod held;
 mod on_disk;
 mod publish;
 mod wire;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use longview_library::documents::{Documents, SessionKey};
 use tokio::runtime::Builder;
-use tokio::sync::Notify;
 
 use self::book::{Chain, Tier};
+pub(crate) use self::held::DiskSessions;
+use self::held::Shared;
 use self::publish::{Addresses, Publisher};
 use crate::error::ServeError;
 use crate::options::{KvEventsOptions, Log};
-
-/// Tokens of a block.
-pub(crate) const BLOCK_TOKENS: usize = 64;
 
 /// A context in memory.
 #[derive(Clone, Copy)]
@@ -42,15 +40,6 @@ pub(crate) struct KeptTokens<'a> {
     pub(crate) is_on_device: bool,
 }
 
-/// The sessions on disk that requests go on from.
-pub(crate) struct DiskSessions {
-    pub(crate) documents: Documents,
-    /// What the loaded model calls its sessions.
-    pub(crate) key: SessionKey,
-    /// Tokens that fit.
-    pub(crate) ctx_size: usize,
-}
-
 /// What the engine's thread tells, and the thread that tells it to others.
 pub(crate) struct KvEvents {
     shared: Arc<Shared>,
@@ -58,21 +47,6 @@ pub(crate) struct KvEvents {
     told: Vec<u64>,
     addresses: Addresses,
     thread: Option<JoinHandle<()>>,
-}
-
-/// Between the two threads.
-#[derive(Default)]
-struct Shared {
-    held: Mutex<Held>,
-    changed: Notify,
-}
-
-/// What is kept, as the engine's thread said last.
-#[derive(Default)]
-struct Held {
-    in_memory: Vec<(u64, Tier, Arc<Chain>)>,
-    on_disk: Option<Arc<DiskSessions>>,
-    is_over: bool,
 }
 
 impl KvEvents {
@@ -143,12 +117,5 @@ impl Drop for KvEvents {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-impl Shared {
-    fn change(&self, change: impl FnOnce(&mut Held)) {
-        change(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner));
-        self.changed.notify_one();
     }
 }

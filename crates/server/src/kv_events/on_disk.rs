@@ -7,8 +7,8 @@ use longview_core::FileSource;
 use longview_library::documents::{Id, SessionEntry};
 use longview_scheduler::SessionFile;
 
-use super::DiskSessions;
 use super::book::Chain;
+use super::held::DiskSessions;
 use crate::options::Log;
 
 /// Sessions whose tokens are known. A named file is only ever appended to, so its name and length

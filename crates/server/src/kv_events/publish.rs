@@ -17,8 +17,8 @@ use zeromq::{
     ZmqMessage,
 };
 
-use super::Shared;
 use super::book::{Book, Chain, Event, Tier};
+use super::held::Shared;
 use super::on_disk::OnDisk;
 use super::wire;
 use crate::error::ServeError;

@@ -4,7 +4,7 @@
 //! | what | elements |
 //! |---|---|
 //! | batch | seconds since 1970, events, rank |
-//! | `BlockStored` | hashes, hash of the block before or nil, tokens, tokens of a block, nil, medium, nil |
+//! | `BlockStored` | hashes, hash of the block before or nil, tokens, 64, nil, medium, nil |
 //! | `BlockRemoved` | hashes, medium |
 //! | `AllBlocksCleared` | |
 //!
@@ -12,8 +12,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::BLOCK_TOKENS;
-use super::book::Event;
+use super::book::{BLOCK_TOKENS, Event};
 
 /// Ranks number the parts of a model that is run as several; here one runs all of it.
 const RANK: u32 = 0;
