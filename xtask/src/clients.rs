@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::Parsed;
 use crate::process::{dev_binary, root, run as run_child};
-use crate::wheel::target_folder;
+use crate::wheel::{environment, target_folder};
 
 pub(crate) const ABOUT: &str = "the openai, anthropic and mistralai packages against `longview \
                                 serve`; REQUIRE_CLIENTS=1 makes their absence fail";
@@ -41,7 +41,7 @@ pub(crate) fn stage() -> Result<()> {
 
 fn check(is_required: bool) -> Result<()> {
     let folder = root().join("tests/clients");
-    let python = match environment(&folder.join("requirements.txt")) {
+    let python = match environment("clients", &folder.join("requirements.txt")) {
         Ok(python) => python,
         Err(error) if is_required => return Err(error),
         Err(error) => {
@@ -72,25 +72,6 @@ fn thinking_model() -> Result<PathBuf> {
     }
     fs::write(to.join("chat_template.jinja"), THINKS)?;
     Ok(to)
-}
-
-/// The Python of an environment that has what `list` names.
-fn environment(list: &Path) -> Result<PathBuf> {
-    let home = target_folder()?.join("clients");
-    let python = home.join("bin/python");
-    let wanted = fs::read(list)?;
-    // Written last: an installation that broke off is made again.
-    let done = home.join("complete");
-    if fs::read(&done).is_ok_and(|had| had == wanted) {
-        return Ok(python);
-    }
-    let _ = fs::remove_dir_all(&home);
-    run_child(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-    run_child(pip.args(["--only-binary", ":all:", "--requirement"]).arg(list))?;
-    fs::write(&done, wanted)?;
-    Ok(python)
 }
 
 /// A server that ends with this.

@@ -10,6 +10,7 @@ mod args;
 mod bench;
 mod ci;
 mod clients;
+mod cluster;
 mod cross;
 mod debian;
 mod demo;
@@ -56,6 +57,7 @@ const VERBS: &[Verb] = &[
     Verb { name: "kernels", options: kernels::OPTIONS, about: kernels::ABOUT, run: kernels::run },
     Verb { name: "models", options: models::OPTIONS, about: models::ABOUT, run: models::run },
     Verb { name: "clients", options: "", about: clients::ABOUT, run: clients::run },
+    Verb { name: "cluster", options: "", about: cluster::ABOUT, run: cluster::run },
     Verb { name: "references", options: "", about: models::MAKES, run: models::make_references },
     Verb { name: "demo-check", options: "", about: demo::ABOUT, run: demo::run },
     Verb { name: "bench", options: bench::OPTIONS, about: bench::ABOUT, run: bench::run },
@@ -158,6 +160,7 @@ mod tests {
             "kernels all",
             "models now",
             "clients openai",
+            "cluster 3",
             "models --windows",
             "references smollm2",
             "kernels --only",

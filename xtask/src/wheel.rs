@@ -46,6 +46,25 @@ impl Wheel {
     }
 }
 
+/// The Python of an environment, `name` below `target/`, that has what `list` names.
+pub(crate) fn environment(name: &str, list: &Path) -> Result<PathBuf> {
+    let home = target_folder()?.join(name);
+    let python = home.join("bin/python");
+    let wanted = fs::read(list)?;
+    // Written last: an installation that broke off is made again.
+    let done = home.join("complete");
+    if fs::read(&done).is_ok_and(|had| had == wanted) {
+        return Ok(python);
+    }
+    let _ = fs::remove_dir_all(&home);
+    run_child(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    run_child(pip.args(["--only-binary", ":all:", "--requirement"]).arg(list))?;
+    fs::write(&done, wanted)?;
+    Ok(python)
+}
+
 /// A call of pip that takes one package and nothing that it depends on.
 pub(crate) fn pip(words: &[&str]) -> Command {
     let mut pip = Command::new("python3");

@@ -1,7 +1,7 @@
 //! `longview serve`: a model for other programs, over HTTP.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,9 @@ use longview_model::folder::ModelFolder;
 use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::Tokenizer;
 use longview_scheduler::PolicyOptions;
-use longview_server::{ApiKey, Limits, ModelFacts, Server, ServerOptions, Turns, curl_line};
+use longview_server::{
+    ApiKey, KvEventsOptions, Limits, ModelFacts, Server, ServerOptions, Turns, curl_line,
+};
 use longview_startup::embedded;
 
 use crate::args::{DRAFTS, EngineArgs, PolicyArgs, RopeArgs, numbers, one_of};
@@ -127,6 +129,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     share: ShareArgs,
 
+    #[command(flatten)]
+    kv_events: KvEventsArgs,
+
     /// No page for people at `/` [default: off].
     #[arg(long)]
     no_page: bool,
@@ -139,6 +144,36 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     rope: RopeArgs,
+}
+
+/// Options of events for routers.
+#[derive(Args)]
+struct KvEventsArgs {
+    /// Address at which routers hear which blocks of 64 tokens are kept, in vLLM's format over
+    /// ZeroMQ: tcp://127.0.0.1:5557. One that other machines reach needs --api-key, and is open to
+    /// them without the key [default: none].
+    #[arg(long, value_name = "ADDRESS", value_parser = KvEventsOptions::parse_address)]
+    kv_events: Option<SocketAddr>,
+
+    /// Address at which they ask for messages that they missed [default: none].
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        requires = "kv_events",
+        value_parser = KvEventsOptions::parse_address
+    )]
+    kv_events_replay: Option<SocketAddr>,
+
+    /// What these messages begin with, by which subscribers choose.
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "kv_events")]
+    kv_events_topic: String,
+}
+
+impl KvEventsArgs {
+    fn options(&self) -> Option<KvEventsOptions> {
+        let (replay, topic) = (self.kv_events_replay, self.kv_events_topic.clone());
+        self.kv_events.map(|address| KvEventsOptions { address, replay, topic })
+    }
 }
 
 /// Serves until a signal ends it.
@@ -235,6 +270,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         max_kept: args.keep,
         documents,
         share,
+        kv_events: args.kv_events.options(),
         has_page: !args.no_page,
         limits: Limits {
             body_bytes: args.max_body << 20,
@@ -316,6 +352,10 @@ fn introduce(args: &ServeArgs, keys: &[ApiKey], server: &Server, name: &str) {
     }
     if let Some(address) = args.share.address() {
         note(format_args!("  documents are shared through {address}"));
+    }
+    if let Some((address, replay)) = server.kv_events() {
+        let missed = replay.map(|at| format!(", missed ones at tcp://{at}")).unwrap_or_default();
+        note(format_args!("  KV events for routers: tcp://{address}{missed}"));
     }
     let is_named = |keys: &[ApiKey]| keys.len() > 1 || keys.iter().any(|key| key.name().is_some());
     if is_named(keys) {

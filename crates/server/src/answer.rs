@@ -19,6 +19,7 @@ pub(crate) struct Form {
     is_chat: bool,
     sending: Sending,
     has_logprobs: bool,
+    has_tokens: bool,
     /// Which answers have begun: the first part of each says who speaks.
     begun: Vec<bool>,
     choices: Vec<Whole>,
@@ -32,6 +33,7 @@ pub(crate) struct Whole {
     pub(crate) thoughts: String,
     pub(crate) calls: Vec<Call>,
     pub(crate) logprobs: Vec<TokenProb>,
+    tokens: Vec<u32>,
     pub(crate) reason: Option<&'static str>,
     pub(crate) stop: Option<String>,
 }
@@ -90,6 +92,7 @@ impl Form {
             is_chat,
             sending,
             has_logprobs: false,
+            has_tokens: false,
             begun: vec![false; n],
             choices: vec![Whole::default(); n],
             calls: vec![Calls::new(None); n],
@@ -98,6 +101,12 @@ impl Form {
 
     pub(crate) fn with_logprobs(mut self, has_logprobs: bool) -> Self {
         self.has_logprobs = has_logprobs;
+        self
+    }
+
+    /// Whether each answer says its tokens.
+    pub(crate) fn with_tokens(mut self, has_tokens: bool) -> Self {
+        self.has_tokens = has_tokens;
         self
     }
 
@@ -112,9 +121,10 @@ impl Form {
         while let Some(event) = events.recv().await {
             match event {
                 Event::Progress(_) | Event::Step(_) => {}
-                Event::Piece { choice, text, mut logprobs } => {
+                Event::Piece { choice, text, mut logprobs, tokens } => {
                     let parts = self.calls[choice].push(&text);
                     self.choices[choice].take(parts);
+                    self.choices[choice].tokens.extend(tokens);
                     self.choices[choice].logprobs.append(&mut logprobs);
                 }
                 Event::Finished { choice, reason, .. } => {
@@ -149,6 +159,9 @@ impl Form {
                 choice["text"] = json!(whole.text);
             }
             choice["logprobs"] = self.logprobs(&whole.logprobs);
+            if self.has_tokens {
+                choice["token_ids"] = json!(whole.tokens);
+            }
             choice
         });
         let object = if self.is_chat { "chat.completion" } else { "text_completion" };
@@ -182,6 +195,7 @@ impl Form {
             let is_first = !std::mem::replace(&mut self.begun[choice], true);
             let whole = &mut self.choices[choice];
             let probs = std::mem::take(&mut whole.logprobs);
+            let tokens = std::mem::take(&mut whole.tokens);
             if self.is_chat {
                 let mut delta = json!({});
                 if is_first {
@@ -207,6 +221,9 @@ impl Form {
                 piece["text"] = json!(text);
             }
             piece["logprobs"] = self.logprobs(&probs);
+            if self.has_tokens {
+                piece["token_ids"] = json!(tokens);
+            }
             pieces.push(Value::Object(self.part(vec![piece])));
         }
         pieces
@@ -256,7 +273,8 @@ impl Script for Form {
                 part.insert("longview".into(), step.json());
                 vec![Value::Object(part)]
             }
-            Event::Piece { choice, text, logprobs } => {
+            Event::Piece { choice, text, logprobs, tokens } => {
+                self.choices[choice].tokens.extend(tokens);
                 let parts = match self.calls[choice].push(&text) {
                     // Probabilities that are left after the last text.
                     parts if parts.is_empty() && text.is_empty() => vec![Part::Text(text)],

@@ -54,6 +54,8 @@ pub(crate) struct How {
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_eos: bool,
     pub(crate) return_progress: bool,
+    /// Whether the client wants the tokens of an answer beside its text.
+    pub(crate) returns_tokens: bool,
     /// Whether what was read before is used. Its rows lie in the order of its clusters, in which
     /// attention adds, so who needs the last bits whatever was asked before reads all of it.
     pub(crate) uses_known: bool,
@@ -104,6 +106,7 @@ impl How {
             stop: Vec::new(),
             ignore_eos: false,
             return_progress: true,
+            returns_tokens: false,
             uses_known: true,
             policy,
             draft: Some(Draft::Off),
@@ -139,6 +142,10 @@ impl How {
             Endpoint::Completions | Endpoint::Chat => Look::read(fields, model, n)?,
             Endpoint::Responses | Endpoint::Messages => None,
         };
+        let returns_tokens = match endpoint {
+            Endpoint::Completions => fields.flag("return_token_ids")?.unwrap_or(false),
+            Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => false,
+        };
         let policy = policy(fields, model)?;
         let prefill = prefill(fields, model, &policy)?;
         Ok(Self {
@@ -152,6 +159,7 @@ impl How {
             stop: stop(fields, endpoint)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
             return_progress: fields.flag("return_progress")?.unwrap_or(false),
+            returns_tokens,
             uses_known: fields.flag("cache_prompt")?.unwrap_or(true),
             policy,
             draft: draft(fields)?,

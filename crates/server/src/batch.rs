@@ -86,8 +86,8 @@ impl All {
                 self.progress[i] = Some(progress);
                 Event::Progress(self.progress())
             }
-            Event::Piece { choice, text, logprobs } => {
-                Event::Piece { choice: first + choice, text, logprobs }
+            Event::Piece { choice, text, logprobs, tokens } => {
+                Event::Piece { choice: first + choice, text, logprobs, tokens }
             }
             Event::Finished { choice, reason, stop } => {
                 Event::Finished { choice: first + choice, reason, stop }

@@ -53,6 +53,7 @@ async fn answer(app: Caller, body: Bytes, is_chat: bool) -> Result<Response<Body
     let Read { mut prompts, how, sending, calls } = read;
     let form = Form::new(&app, is_chat, sending, how.n * prompts.len())
         .with_logprobs(how.logprobs.is_some())
+        .with_tokens(how.returns_tokens)
         .with_calls(calls);
     let events = match prompts.len() {
         1 => app.submit(prompts.remove(0), how, None)?,

@@ -264,6 +264,26 @@ pub enum ServeError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Events of what is kept, at an address that others reach, without a key.
+    #[error(
+        "--kv-events {0}: others than this machine would read the tokens of documents there, and \
+         it asks for no key; give the server an --api-key as well, or keep to 127.0.0.1"
+    )]
+    OpenKvEvents(SocketAddr),
+    /// The system refused the address of these events.
+    #[error("--kv-events {address}: cannot be listened on ({reason})")]
+    KvEvents {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        reason: String,
+    },
+    /// This program was built without them.
+    #[error(
+        "--kv-events: this build has no events; `cargo install --path crates/cli --profile dist \
+         --features kv-events` makes one that has"
+    )]
+    NoKvEvents,
     /// The system refused a thread, or the like.
     #[error("the server cannot be started ({0})")]
     Start(#[from] std::io::Error),

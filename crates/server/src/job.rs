@@ -72,8 +72,8 @@ pub(crate) struct KeptText {
 pub(crate) enum Event {
     /// A part of the prompt was read.
     Progress(Progress),
-    /// A part of an answer.
-    Piece { choice: usize, text: String, logprobs: Vec<TokenProb> },
+    /// A part of an answer; with its tokens where they are wanted.
+    Piece { choice: usize, text: String, logprobs: Vec<TokenProb>, tokens: Vec<u32> },
     /// What a step of an answer recalled, where that was asked for.
     Step(StepLook),
     /// An answer is complete; `stop`: by this text of the request.

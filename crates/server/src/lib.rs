@@ -25,6 +25,11 @@ mod guard;
 mod job;
 mod keys;
 mod known;
+#[cfg(feature = "kv-events")]
+mod kv_events;
+#[cfg(not(feature = "kv-events"))]
+#[path = "kv_events_absent.rs"]
+mod kv_events;
 mod listen;
 mod look;
 mod messages;
@@ -49,7 +54,7 @@ pub use error::ServeError;
 pub use example::curl_line;
 pub use keys::{ApiKey, BadKey, SharedKey};
 pub use offers::Offers;
-pub use options::{Limits, Log, ServerOptions};
+pub use options::{BadEndpoint, KvEventsOptions, Limits, Log, ServerOptions};
 pub use routes::{ROUTES, Route};
 pub use server::{LoadError, Server};
 pub use texts::ModelFacts;

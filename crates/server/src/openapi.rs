@@ -73,6 +73,7 @@ const COMPLETIONS: &[Field] = &[
     Field("n_predict", Kind::Whole, "llama.cpp's max_tokens"),
     Field("repetition_penalty", Kind::Number, "the other name of repeat_penalty"),
     Field("logprobs", Kind::Whole, "alternatives to say the probabilities of"),
+    Field("return_token_ids", Kind::Flag, "says the tokens of answers"),
     Field("n_probs", Kind::Whole, "llama.cpp's logprobs"),
     Field("stop", Kind::Any, "a text or texts that end the answer"),
     Field("stream_options", Kind::Object, "with include_usage"),

@@ -1,7 +1,7 @@
 //! What a server is told when it starts.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub struct ServerOptions {
     /// Storage that several servers share: what is read for a context is copied there, and comes
     /// from there. It needs `documents`.
     pub share: Option<Share>,
+    /// Where routers hear what is kept, in a build with the feature `kv-events`.
+    pub kv_events: Option<KvEventsOptions>,
     /// Whether there is a page for people at `/`.
     pub has_page: bool,
     /// What limits a client.
@@ -49,6 +51,40 @@ pub struct ServerOptions {
     /// Where lines for the log go.
     pub log: Log,
 }
+
+/// Where routers hear which blocks of tokens a server keeps. The messages have tokens in them and
+/// are sent to whoever connects: addresses that others reach need a server with keys, as the
+/// server's own address does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvEventsOptions {
+    /// Where subscribers connect; port 0: one that is free.
+    pub address: SocketAddr,
+    /// Where they ask for messages that they missed.
+    pub replay: Option<SocketAddr>,
+    /// What messages begin with, by which subscribers choose.
+    pub topic: String,
+}
+
+impl KvEventsOptions {
+    /// An address as ZeroMQ writes it, `tcp://127.0.0.1:5557`. `tcp://` may be left out, and `*` is
+    /// all addresses of the machine.
+    ///
+    /// # Errors
+    /// For anything else.
+    pub fn parse_address(text: &str) -> Result<SocketAddr, BadEndpoint> {
+        let address = text.strip_prefix("tcp://").unwrap_or(text);
+        let address = match address.strip_prefix("*:") {
+            Some(port) => format!("0.0.0.0:{port}"),
+            None => address.replacen("localhost:", "127.0.0.1:", 1),
+        };
+        address.parse().map_err(|_| BadEndpoint)
+    }
+}
+
+/// No address of a ZeroMQ socket that there can be here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is no address like tcp://127.0.0.1:5557; a name of a machine is none either")]
+pub struct BadEndpoint;
 
 /// What limits a client, so that none of them holds what all need.
 #[derive(Clone, Copy, Debug)]
@@ -105,11 +141,36 @@ impl Default for ServerOptions {
             max_kept: 8,
             documents: None,
             share: None,
+            kv_events: None,
             has_page: true,
             limits: Limits::default(),
             catches_signals: false,
             turns: Turns::default(),
             log: Arc::new(|_| {}),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_sockets_are_read_as_zeromq_writes_them() {
+        let read = |text: &str| KvEventsOptions::parse_address(text).map(|at| at.to_string());
+        for (text, wanted) in [
+            ("tcp://127.0.0.1:5557", "127.0.0.1:5557"),
+            ("127.0.0.1:5557", "127.0.0.1:5557"),
+            ("tcp://localhost:1", "127.0.0.1:1"),
+            ("tcp://*:5557", "0.0.0.0:5557"),
+            ("tcp://[::1]:5557", "[::1]:5557"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(wanted), "{text}");
+        }
+        for text in
+            ["", "5557", "tcp://127.0.0.1", "ipc:///tmp/x", "tcp://other:1", "tcp://*:70000"]
+        {
+            assert_eq!(read(text), Err(BadEndpoint), "{text}");
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::constraint::DEEP_STACK;
 use crate::error::ServeError;
 use crate::job::Message;
 use crate::keys::Keys;
+use crate::kv_events::KvEvents;
 use crate::metrics::Metrics;
 use crate::offers::Offers;
 use crate::options::ServerOptions;
@@ -33,6 +34,7 @@ pub type LoadError = Box<dyn Error + Send + Sync>;
 /// A server that listens.
 pub struct Server {
     address: SocketAddr,
+    kv_events: Option<(SocketAddr, Option<SocketAddr>)>,
     stop: watch::Sender<bool>,
     connections: JoinHandle<()>,
     engine: JoinHandle<Result<(), ServeError>>,
@@ -43,7 +45,8 @@ impl Server {
     ///
     /// # Errors
     /// [`ServeError::OpenWithoutKey`], [`ServeError::SharedKey`], [`ServeError::Library`],
-    /// [`ServeError::Bind`], [`ServeError::Start`].
+    /// [`ServeError::Bind`], [`ServeError::Start`]; with [`ServerOptions::kv_events`]
+    /// [`ServeError::OpenKvEvents`], [`ServeError::KvEvents`], [`ServeError::NoKvEvents`].
     pub fn start<B: Backend + 'static>(
         options: ServerOptions,
         model: ModelFacts,
@@ -75,6 +78,9 @@ impl Server {
         let listener = TcpListener::bind(address).map_err(bind)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
+        let start = |events| KvEvents::start(events, keys.are_needed(), &options.log);
+        let events = options.kv_events.as_ref().map(start).transpose()?;
+        let kv_events = events.as_ref().map(KvEvents::addresses);
         let n_places = options.n_slots + options.max_waiting + OTHER_MESSAGES;
         let (sender, inbox) = sync_channel(n_places);
         let metrics = Arc::new(Metrics::default());
@@ -92,7 +98,7 @@ impl Server {
             let thread = thread::Builder::new().name("engine".to_owned());
             // It follows the grammars of answers.
             thread.stack_size(DEEP_STACK).spawn(move || {
-                let result = run_engine(&app, load, inbox, offers);
+                let result = run_engine(&app, load, inbox, (offers, events));
                 app.reach(State::Ended);
                 // Without an engine there is nothing to serve.
                 stop.send_replace(true);
@@ -105,12 +111,17 @@ impl Server {
                 .name("connections".to_owned())
                 .spawn(move || run_connections(&runtime, listener, app, &stop, stopped))?
         };
-        Ok(Self { address, stop, connections, engine })
+        Ok(Self { address, kv_events, stop, connections, engine })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where subscribers hear what is kept, and where they ask for what they missed.
+    pub fn kv_events(&self) -> Option<(SocketAddr, Option<SocketAddr>)> {
+        self.kv_events
     }
 
     /// Whether it has ended: by itself, if nobody told it to. [`Server::wait`] says why.
@@ -139,13 +150,14 @@ fn run_engine<B: Backend>(
     app: &App,
     load: impl FnOnce() -> Result<Engine<B>, LoadError>,
     inbox: Receiver<Message>,
-    offers: Offers<B>,
+    (offers, events): (Offers<B>, Option<KvEvents>),
 ) -> Result<(), ServeError> {
     let engine = load().map_err(ServeError::Load)?;
     let (model, options) = (Arc::clone(&app.model), app.options.clone());
     let kept = (app.libraries.clone(), app.shares.clone());
     let worker = Worker::new(engine, model, options, Arc::clone(&app.metrics), inbox, kept);
     let worker = worker.map(|worker| worker.with_slots(Arc::clone(&app.slots)).with_offers(offers));
+    let worker = worker.map(|worker| worker.with_events(events));
     let worker = worker.map_err(|error| ServeError::Load(error.json().to_string().into()))?;
     app.reach(State::Ready);
     // A fault of the program ends the engine's thread alone: clients and the caller are told.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, document, expected, serve, serve_template};
+use crate::support::{Answer, document, expected, facts_of_model, serve, serve_template};
 use longview_server::{ApiKey, ServerOptions};
 
 /// The events of a stream whose events have names, which are those that their data says.
@@ -558,4 +558,32 @@ fn several_calls_are_told_apart_and_a_template_without_tools_is_told_in_a_messag
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), calls.len(), "each has an id of its own: {answer}");
+}
+
+#[test]
+fn tokens_of_an_answer_are_said_where_they_are_wanted() {
+    let served = serve(ServerOptions::default());
+    let asked = |stream: bool| {
+        json!({ "prompt": "It was a plain day.", "max_tokens": 12, "temperature": 0,
+                "return_token_ids": true, "stream": stream })
+    };
+    let whole = served.post("/v1/completions", &asked(false)).json();
+    let choice = &whole["choices"][0];
+    let ids = |list: &Value| -> Vec<u32> {
+        let list = list.as_array().expect("a list").iter();
+        list.map(|id| id.as_u64().expect("a number") as u32).collect()
+    };
+    let all = ids(&choice["token_ids"]);
+    assert_eq!(all.len() as u64, whole["usage"]["completion_tokens"].as_u64().expect("a number"));
+    let text = facts_of_model().tokenizer.decode(&all, true).expect("a text");
+    assert_eq!(text, choice["text"].as_str().expect("a text"));
+    // In a stream each is sent as it comes, also where its text has to wait.
+    let events = served.post("/v1/completions", &asked(true)).events();
+    let parts = events.iter().filter_map(|event| event["choices"][0].get("token_ids"));
+    let parts: Vec<Vec<u32>> = parts.map(ids).collect();
+    assert!(parts.iter().all(|part| !part.is_empty()), "{parts:?}");
+    assert_eq!(parts.concat(), all);
+    // Nobody else gets any.
+    let plain = served.post("/v1/completions", &json!({ "prompt": "A", "max_tokens": 2 })).json();
+    assert!(plain["choices"][0].get("token_ids").is_none());
 }

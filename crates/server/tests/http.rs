@@ -8,6 +8,8 @@ mod faults;
 mod forms;
 mod grammars;
 mod guards;
+#[cfg(feature = "kv-events")]
+mod kv_events;
 mod look;
 mod page;
 mod pages;

@@ -58,6 +58,15 @@ impl<'a> SessionFile<'a> {
         }
     }
 
+    /// All tokens whose rows the file has, without the rows. None for version 1, whose tokens stand
+    /// behind them.
+    ///
+    /// # Errors
+    /// If they are damaged.
+    pub fn tokens(&self) -> Result<Vec<u32>, SessionFileError> {
+        self.records().map_or(Ok(Vec::new()), RecordFile::tokens)
+    }
+
     /// Bytes of the file up to where more may be appended; `None` for a version that is not
     /// appended to.
     pub fn append_at(&self) -> Option<u64> {

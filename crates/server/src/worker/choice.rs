@@ -41,6 +41,8 @@ pub(super) struct Choice<B: Backend> {
     changed: Vec<f32>,
     /// Of tokens whose text is not out yet.
     probs: Vec<TokenProb>,
+    /// Tokens that are not out yet, where they are wanted: they wait for no text.
+    tokens: Vec<u32>,
     /// What the answer's tokens attended, where passages are wanted.
     attention: Option<Attention>,
     /// Hits and misses before the last step.
@@ -77,6 +79,7 @@ impl<B: Backend> Choice<B> {
             counts: BTreeMap::new(),
             changed: Vec::new(),
             probs: Vec::new(),
+            tokens: Vec::new(),
             attention: document.map(|document| Attention::new(document.n_tokens)),
             counted: (0, 0),
         })
@@ -164,6 +167,7 @@ impl<B: Backend> Choice<B> {
         };
         self.n_generated += 1;
         *self.counts.entry(id).or_default() += 1;
+        self.tokens.extend(how.returns_tokens.then_some(id));
         let piece = self.stream.push(tokenizer, id).map_err(EngineError::from)?;
         let mut text = String::new();
         let stop = self.filter.push(&piece, &mut text).map(str::to_owned);
@@ -211,11 +215,13 @@ impl<B: Backend> Choice<B> {
 
     fn send(&mut self, text: String, out: &mut Vec<Event>) {
         // Probabilities go with the text of their tokens; some may be left after the last text.
-        if text.is_empty() && (self.probs.is_empty() || !self.is_done) {
+        let has_probs = self.is_done && !self.probs.is_empty();
+        if text.is_empty() && self.tokens.is_empty() && !has_probs {
             return;
         }
-        let logprobs = std::mem::take(&mut self.probs);
-        out.push(Event::Piece { choice: self.index, text, logprobs });
+        let (logprobs, tokens) =
+            (std::mem::take(&mut self.probs), std::mem::take(&mut self.tokens));
+        out.push(Event::Piece { choice: self.index, text, logprobs, tokens });
     }
 
     /// Nothing more is generated: what was held back is sent, and why it ended.

@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use crate::error::ApiError;
 use crate::job::{Event, Job, KeptText, Summary};
 use crate::keys::Scope;
+use crate::kv_events::DiskSessions;
 use crate::metrics::Metrics;
 use crate::options::Log;
 use crate::texts::ModelFacts;
@@ -170,6 +171,13 @@ impl<B: Backend + 'static> Disk<B> {
         let key = library.key(job.how.prefill);
         let nearest = library.documents.nearest(&key, &job.ids, library.ctx_size).ok()??;
         (nearest.n_common > n_known).then_some(nearest)
+    }
+
+    /// The sessions of a scope's library that such requests go on from.
+    pub(super) fn sessions(&self, scope: Scope, prefill: PrefillMode) -> Option<DiskSessions> {
+        let library = self.library(scope)?;
+        let (key, ctx_size) = (library.key(prefill), library.ctx_size);
+        Some(DiskSessions { documents: library.documents.clone(), key, ctx_size })
     }
 
     fn library(&self, scope: Scope) -> Option<&Arc<Library>> {

@@ -14,6 +14,7 @@ use longview_ops::Backend;
 use crate::error::ApiError;
 use crate::job::Job;
 use crate::keys::Scope;
+use crate::kv_events::KeptTokens;
 use crate::texts::common_prefix;
 
 /// Tokens that are worth a session of their own.
@@ -27,6 +28,8 @@ pub(super) struct Kept<B: Backend> {
     entries: Vec<Entry<B>>,
     most: usize,
     turn: u64,
+    /// Sessions that were kept so far.
+    n_kept: u64,
 }
 
 struct Entry<B: Backend> {
@@ -38,6 +41,8 @@ struct Entry<B: Backend> {
     /// Several prompts begin with it.
     is_trunk: bool,
     used: u64,
+    /// How many were kept before it.
+    serial: u64,
 }
 
 impl<B: Backend> Entry<B> {
@@ -49,7 +54,7 @@ impl<B: Backend> Entry<B> {
 
 impl<B: Backend> Kept<B> {
     pub(super) fn new(most: usize) -> Self {
-        Self { entries: Vec::new(), most, turn: 0 }
+        Self { entries: Vec::new(), most, turn: 0, n_kept: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -58,6 +63,20 @@ impl<B: Backend> Kept<B> {
 
     pub(super) fn n_tokens(&self) -> usize {
         self.entries.iter().map(|entry| entry.session.tokens().len()).sum()
+    }
+
+    /// What requests of a scope go on from that are read so.
+    pub(super) fn tokens_of(
+        &self,
+        scope: Scope,
+        prefill: PrefillMode,
+    ) -> impl Iterator<Item = KeptTokens<'_>> + Clone {
+        let own = self.entries.iter().filter(move |entry| entry.is_of(scope, prefill));
+        own.map(|entry| KeptTokens {
+            serial: entry.serial,
+            tokens: entry.session.tokens(),
+            is_on_device: !entry.session.policy().residency.recalls(),
+        })
     }
 
     /// The session of the job's scope, read as it asks, with most tokens in common with its
@@ -100,6 +119,7 @@ impl<B: Backend> Kept<B> {
                 name: None,
                 is_trunk: true,
                 used: self.turn,
+                serial: self.n_kept,
             });
         }
         let mut fork = engine.fork(&mut self.entries[i].session).await?;
@@ -129,7 +149,8 @@ impl<B: Backend> Kept<B> {
             let is_passed = !entry.is_trunk && tokens.starts_with(entry.session.tokens());
             !entry.is_of(scope, prefill) || !(is_old || is_passed)
         });
-        self.add(Entry { scope, session, name, is_trunk: name.is_some(), used: self.turn });
+        let (is_trunk, used, serial) = (name.is_some(), self.turn, self.n_kept);
+        self.add(Entry { scope, session, name, is_trunk, used, serial });
         self.make_room();
     }
 
@@ -159,6 +180,7 @@ impl<B: Backend> Kept<B> {
     }
 
     fn add(&mut self, entry: Entry<B>) -> usize {
+        self.n_kept += 1;
         self.entries.push(entry);
         self.entries.len() - 1
     }

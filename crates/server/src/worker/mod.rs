@@ -37,6 +37,7 @@ use self::steps::{guarded, step};
 use crate::error::ApiError;
 use crate::job::{Event, Job, Message, Slots, Summary};
 use crate::keys::Scope;
+use crate::kv_events::KvEvents;
 use crate::metrics::Metrics;
 use crate::offers::Offers;
 use crate::options::ServerOptions;
@@ -69,6 +70,8 @@ pub(crate) struct Worker<B: Backend> {
     turn: u64,
     slots: Slots,
     offers: Offers<B>,
+    /// Who tells routers what is kept.
+    events: Option<KvEvents>,
     /// Requests that began, of each scope: their numbers say nothing of others.
     n_started: BTreeMap<Scope, u64>,
 }
@@ -116,6 +119,7 @@ impl<B: Backend + 'static> Worker<B> {
             turn: 0,
             slots: Slots::default(),
             offers: Offers::default(),
+            events: None,
             n_started: BTreeMap::new(),
         })
     }
@@ -128,6 +132,28 @@ impl<B: Backend + 'static> Worker<B> {
     /// Takes what another part of the program offers.
     pub(crate) fn with_offers(self, offers: Offers<B>) -> Self {
         Self { offers, ..self }
+    }
+
+    /// Tells what is kept.
+    pub(crate) fn with_events(self, events: Option<KvEvents>) -> Self {
+        if let (Some(events), Some(disk)) = (&events, &self.disk) {
+            disk.sessions(Scope::default(), self.model.prefill)
+                .into_iter()
+                .for_each(|sessions| events.watch_disk(sessions));
+        }
+        Self { events, ..self }
+    }
+
+    /// Tells routers what is kept for requests that say nothing else of how they are read.
+    fn tell_events(&mut self) {
+        if let Some(events) = &mut self.events {
+            events.tell(self.kept.tokens_of(Scope::default(), self.model.prefill));
+        }
+    }
+
+    /// Tells them that a session on disk came or went.
+    fn disk_changed(&self) {
+        self.events.iter().for_each(KvEvents::disk_changed);
     }
 
     /// Serves until it is told to drain and nothing runs any more.
@@ -145,6 +171,7 @@ impl<B: Backend + 'static> Worker<B> {
             self.finish();
             self.answer_removals();
             self.count();
+            self.tell_events();
             self.revive();
             drop(turn);
             if !(has_read || has_answered || self.is_idle()) {
@@ -199,6 +226,7 @@ impl<B: Backend + 'static> Worker<B> {
         loop {
             if self.is_idle() {
                 self.count();
+                self.tell_events();
                 if self.draining.is_some() {
                     return false;
                 }
@@ -230,7 +258,10 @@ impl<B: Backend + 'static> Worker<B> {
                 self.removing.push(Removal { scope, id, ids, since, unused });
                 self.answer_removals();
             }
-            Message::Forget(scope, id) => self.kept.forget(scope, id),
+            Message::Forget(scope, id) => {
+                self.kept.forget(scope, id);
+                self.disk_changed();
+            }
             Message::Drain => self.draining = Some(Instant::now()),
         }
     }
@@ -420,6 +451,7 @@ impl<B: Backend + 'static> Worker<B> {
                 }
                 Done::Fetched { scope, session: Ok(Some((document, session))), .. } => {
                     self.metrics.shared_fetched.add(1);
+                    self.disk_changed();
                     self.kept.hold(scope, *session, document);
                 }
                 Done::Fetched { session: Ok(None), .. } => self.metrics.shared_missed.add(1),
@@ -438,6 +470,7 @@ impl<B: Backend + 'static> Worker<B> {
                     {
                         self.kept.forget(scope, id);
                     }
+                    self.disk_changed();
                     tell(*waiter, result);
                 }
             }

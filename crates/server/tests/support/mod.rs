@@ -174,6 +174,13 @@ impl Served {
         self.ask("GET", path, &[], "")
     }
 
+    /// Where events of what is kept are heard, and where missed ones are asked for.
+    #[cfg(feature = "kv-events")]
+    pub fn kv_events(&self) -> (SocketAddr, Option<SocketAddr>) {
+        let server = self.server.as_ref().expect("a server");
+        server.kv_events().expect("events")
+    }
+
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         self.ask("POST", path, &[], &body.to_string())
     }

@@ -1,0 +1,61 @@
+//! The tokens of sessions on disk that requests would go on from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use longview_core::FileSource;
+use longview_library::documents::{Id, SessionEntry};
+use longview_scheduler::SessionFile;
+
+use super::book::Chain;
+use super::held::DiskSessions;
+use crate::options::Log;
+
+/// Sessions whose tokens are known. A named file is only ever appended to, so its name and length
+/// say what is in it.
+#[derive(Default)]
+pub(super) struct OnDisk {
+    /// `None`: a file that cannot be read, and that the log knows of.
+    files: BTreeMap<(Id, usize), Option<Arc<Chain>>>,
+}
+
+impl OnDisk {
+    /// What lies on disk now. Files that came are opened for their tokens alone.
+    pub(super) fn chains(&mut self, sessions: &DiskSessions, log: &Log) -> Vec<Arc<Chain>> {
+        let list = match sessions.documents.list() {
+            Ok(list) => list,
+            Err(error) => {
+                log(&format!("KV events: the library cannot be read: {error}"));
+                return self.files.values().flatten().cloned().collect();
+            }
+        };
+        let is_asked = |session: &&SessionEntry| {
+            session.key.has_rows_of(&sessions.key) && session.n_tokens <= sessions.ctx_size
+        };
+        let listed = list.iter().flat_map(|document| &document.sessions).filter(is_asked);
+        let mut before = std::mem::take(&mut self.files);
+        for session in listed {
+            let name = (session.file, session.n_tokens);
+            let chain = before.remove(&name).unwrap_or_else(|| open(sessions, session, log));
+            self.files.insert(name, chain);
+        }
+        self.files.values().flatten().cloned().collect()
+    }
+}
+
+fn open(sessions: &DiskSessions, session: &SessionEntry, log: &Log) -> Option<Arc<Chain>> {
+    let path = sessions.documents.session_path(session);
+    let source = FileSource::open(&path).map_err(|error| error.to_string());
+    let tokens = source.and_then(|source| {
+        let file = SessionFile::open(&source).map_err(|error| error.to_string())?;
+        file.tokens().map_err(|error| error.to_string())
+    });
+    match tokens {
+        Ok(tokens) => Some(Arc::new(Chain::of(&tokens))),
+        Err(error) => {
+            let name = session.file.short();
+            log(&format!("KV events: session {name} is not told of: {error}"));
+            None
+        }
+    }
+}

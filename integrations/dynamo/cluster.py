@@ -1,0 +1,300 @@
+"""A small cluster on this machine: Dynamo's frontend, two workers, a Longview server behind each.
+
+It asks, prints what went where, and ends with 1 where something is not as it should be. All of it
+listens on 127.0.0.1, and workers find each other by files: there is no other service.
+
+    python cluster.py PROGRAM MODEL_FOLDER
+"""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+MODEL = "needle"
+N_CTX = 4096
+HERE = Path(__file__).resolve().parent
+STARTS_S = 60
+# Events go from a server through its worker to the frontend.
+SETTLES_S = 10
+
+
+class Failed(Exception):
+    """Something is not as it should be."""
+
+
+def check(is_right, what):
+    if not is_right:
+        raise Failed(what)
+    print(f"  ok: {what}")
+
+
+def wait_for(what, seconds, is_there):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := is_there():
+            return found
+        time.sleep(0.05)
+    raise Failed(f"{what}: not within {seconds} s")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def ask(url, body=None):
+    """Status and text of an answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def streamed(url, body):
+    """The text of a chat's stream, and why it ended."""
+    status, answer = ask(f"{url}/v1/chat/completions", {**body, "stream": True})
+    check(status == 200, f"{url} streams an answer")
+    lines = [line[6:] for line in answer.splitlines() if line.startswith("data: {")]
+    choices = [choice for line in lines for choice in json.loads(line).get("choices", [])]
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
+    return text, reasons[-1:]
+
+
+def document(seed):
+    """A text that no other seed has, and a question about it with its answer."""
+    lines = [f"The baker number {seed * 100 + i} walked to the meadow." for i in range(80)]
+    code = 48213 + seed
+    lines[30] += f" The pass key of house {seed} is {code}."
+    return " ".join(lines), f"What is the pass key of house {seed}?"
+
+
+class Cluster:
+    """All processes, which end with it."""
+
+    def __init__(self, program, model, folder):
+        self.program, self.model, self.folder = program, model, folder
+        self.all = []
+        self.env = {
+            **os.environ,
+            "DYN_FILE_KV": str(folder / "discovery"),
+            "DYN_DISCOVERY_BACKEND": "file",
+            "DYN_EVENT_PLANE": "zmq",
+            # They listen on the machine's own address for other machines otherwise.
+            "DYN_EVENT_PLANE_HOST": "127.0.0.1",
+            "DYN_TCP_RPC_HOST": "127.0.0.1",
+            "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
+            "DYN_LOGGING_DISABLE_ANSI_COLORS": "1",
+            "NO_COLOR": "1",
+        }
+
+    def start(self, name, command):
+        log = self.folder / f"{name}.log"
+        with open(log, "wb") as out:
+            process = subprocess.Popen(
+                command, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+        self.all.append(process)
+        return process, log
+
+    def start_all(self):
+        self.servers = [self.server(name) for name in ("a", "b")]
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        frontend = [sys.executable, "-m", "dynamo.frontend", "--http-host", "127.0.0.1"]
+        frontend += ["--http-port", str(port), "--discovery-backend", "file"]
+        frontend += ["--router-mode", "kv", "--migration-limit", "1"]
+        _, self.log = self.start("frontend", frontend)
+        for server in self.servers:
+            worker = [sys.executable, str(HERE / "longview_worker.py")]
+            worker += ["--server", server["url"], "--kv-events", server["events"]]
+            worker += ["--model-path", str(self.model), "--served-model-name", MODEL]
+            server["worker"], _ = self.start(f"worker-{server['name']}", worker)
+
+    def server(self, name):
+        command = [self.program, "serve", "--port", "0", "--ctx-size", str(N_CTX)]
+        command += ["--kv-events", "tcp://127.0.0.1:0"]
+        command += ["--library", str(self.folder / f"library-{name}")]
+        process, log = self.start(f"server-{name}", command)
+
+        def addresses():
+            text = log.read_text()
+            if process.poll() is not None:
+                raise Failed(f"server {name} ended: {text}")
+            url = re.search(r"serving .* at (http://[0-9.:]+)/v1", text)
+            events = re.search(r"KV events for routers: (tcp://[0-9.:]+)", text)
+            return url and events and (url[1], events[1])
+
+        url, events = wait_for(f"server {name}", STARTS_S, addresses)
+        return {"name": name, "process": process, "url": url, "events": events}
+
+    def end(self):
+        for process in self.all:
+            if process.poll() is None:
+                process.kill()
+        for process in self.all:
+            process.wait()
+
+    def is_listed(self):
+        try:
+            return MODEL in ask(f"{self.url}/v1/models")[1]
+        except OSError:
+            return False
+
+    def metric(self, server, name):
+        page = ask(f"{server['url']}/metrics")[1]
+        return sum(float(line.split()[1]) for line in page.splitlines() if line.startswith(name))
+
+    def read_tokens(self):
+        return [self.metric(server, "llamacpp:prompt_tokens_total ") for server in self.servers]
+
+    def overlaps(self):
+        """Blocks of each request so far that the chosen worker had, as the router says."""
+        text = re.sub(r"\x1b\[[0-9;]*m", "", self.log.read_text())
+        found = r"Selected worker.*?host_pinned_blocks=(\d+) disk_blocks=(\d+)"
+        return [(int(host), int(disk)) for host, disk in re.findall(found, text)]
+
+    def question(self, what, text, question):
+        """Asks, says who answered, and returns that server and the router's blocks."""
+        before, n_before = self.read_tokens(), len(self.overlaps())
+        body = {"model": MODEL, "messages": [{"role": "user", "content": f"{text} {question}"}]}
+        began = time.monotonic()
+        status, answer = ask(
+            f"{self.url}/v1/chat/completions", {**body, "max_tokens": 16, "temperature": 0}
+        )
+        took_ms = (time.monotonic() - began) * 1e3
+        if status != 200:
+            raise Failed(f"{what}: {status}: {answer}")
+        usage = json.loads(answer)["usage"]
+        read = [after - then for after, then in zip(self.read_tokens(), before)]
+        server = self.servers[read.index(max(read))]
+        blocks = wait_for("the router's line", SETTLES_S, lambda: self.overlaps()[n_before:])[-1]
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        print(
+            f"{what}: server {server['name']}, {usage['prompt_tokens']} tokens, {cached} of them "
+            f"known, {max(read):.0f} read; the router knew {blocks[0]} blocks in memory and "
+            f"{blocks[1]} on disk; {took_ms:.0f} ms"
+        )
+        return server, blocks, cached
+
+
+def streams_are_equal(cluster):
+    print("the same stream with and without Dynamo, at temperature 0")
+    text, question = document(1)
+    for words in (question, "Who walked to the meadow?"):
+        content = f"{text} {words}"
+        body = {"model": MODEL, "messages": [{"role": "user", "content": content}]}
+        body.update(max_tokens=24, temperature=0)
+        through, direct = streamed(cluster.url, body), streamed(cluster.servers[0]["url"], body)
+        check(through == direct, f"{through} = {direct}")
+
+
+def questions_go_where_documents_are(cluster):
+    print("questions go to the worker that holds their document")
+    holders = []
+    for seed in (2, 3, 4, 5):
+        text, question = document(seed)
+        server, blocks, _ = cluster.question(f"document {seed}", text, question)
+        holders.append((seed, server))
+        time.sleep(0.3)
+    for seed, holder in holders:
+        text, _ = document(seed)
+        server, blocks, cached = cluster.question(f"again {seed}", text, "Who walked?")
+        check(server is holder, f"document {seed} is asked where it was read")
+        check(sum(blocks) > 0, f"{blocks} blocks of it were known to the router")
+        check(cached and cached > 500, f"{cached} tokens of it were not read again")
+    return holders[0]
+
+
+def slots_are_given_back(cluster):
+    print("a client that leaves gives its place back")
+    connection = http.client.HTTPConnection(cluster.url.removeprefix("http://"))
+    body = {"model": MODEL, "prompt": "The baker", "max_tokens": 4000, "temperature": 0}
+    body.update(stream=True, ignore_eos=True)
+    headers = {"content-type": "application/json"}
+    connection.request("POST", "/v1/completions", json.dumps(body), headers)
+    answer = connection.getresponse()
+    answer.readline()
+
+    def n_running():
+        name = "vllm:num_requests_running"
+        return sum(cluster.metric(server, name) for server in cluster.servers)
+
+    check(n_running() == 1, "one request runs")
+    answer.close()
+    connection.close()
+    began = time.monotonic()
+    n_before = [cluster.metric(s, "llamacpp:tokens_predicted_total ") for s in cluster.servers]
+    wait_for("its place", 2, lambda: n_running() == 0)
+    check(True, f"its place is free after {(time.monotonic() - began) * 1e3:.0f} ms")
+    check(sum(n_before) < 4000, "long before its last token")
+
+
+def too_long_is_refused(cluster):
+    print("a prompt that no worker can hold is refused with numbers")
+    text = " ".join(document(seed)[0] for seed in range(10, 16))
+    status, answer = ask(f"{cluster.url}/v1/completions", {"model": MODEL, "prompt": text})
+    check(status == 400 and str(N_CTX) in answer, f"{status}: {answer}")
+    check(re.search(r"has \d+ tokens", answer), "it says how many tokens there are")
+
+
+def a_killed_worker_is_not_missed(cluster, holder):
+    seed, server = holder
+    print(f"kill -9 of worker {server['name']} and its server")
+    for process in (server["worker"], server["process"]):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    cluster.servers.remove(server)
+    text, question = document(seed)
+    other, _, _ = cluster.question("the next request", text, question)
+    check(other is not server, "it succeeds on the other")
+
+
+def main(program, model):
+    with tempfile.TemporaryDirectory(prefix="longview-cluster-") as folder:
+        cluster = Cluster(program, Path(model).resolve(), Path(folder))
+        began = time.monotonic()
+        try:
+            cluster.start_all()
+            wait_for("the model in the frontend's list", STARTS_S, cluster.is_listed)
+            print(f"the model is listed after {time.monotonic() - began:.1f} s")
+            # Both workers, not the first alone.
+            wait_for("both workers", STARTS_S, lambda: both_serve(cluster))
+            streams_are_equal(cluster)
+            holder = questions_go_where_documents_are(cluster)
+            slots_are_given_back(cluster)
+            too_long_is_refused(cluster)
+            a_killed_worker_is_not_missed(cluster, holder)
+        except Failed as failed:
+            print(f"FAILED: {failed}", file=sys.stderr)
+            for log in sorted(Path(folder).glob("*.log")):
+                print(f"--- {log.name}\n{log.read_text()[-3000:]}", file=sys.stderr)
+            return 1
+        finally:
+            cluster.end()
+        print(f"all is as it should be, after {time.monotonic() - began:.0f} s")
+    return 0
+
+
+def both_serve(cluster):
+    """Whether both workers have told discovery of themselves."""
+    found = list((cluster.folder / "discovery").rglob("*"))
+    return len([path for path in found if "generate" in str(path) and path.is_file()]) >= 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
