@@ -21,10 +21,10 @@ const MACS: [Target; 2] = [
 const BROWSER: Target =
     Target { triple: "wasm32-unknown-unknown", linker: None, std_parts: "std,panic_abort" };
 
-/// Some crates of others have parts in C and assembly, which build scripts compile even for a check,
-/// and which need Apple's headers. A check links nothing and no line of ours depends on them: what
-/// stands for the C compiler makes empty files. It answers as clang does to what the `cc` crate asks:
-/// preprocessed, its name comes out, and the option `-?` of MSVC is unknown.
+/// Some crates of others have parts in C and assembly, which build scripts compile even for a
+/// check, and which need Apple's headers. A check links nothing and no line of ours depends on
+/// them: what stands for the C compiler makes empty files. It answers as clang does to what the
+/// `cc` crate asks: preprocessed, its name comes out, and the option `-?` of MSVC is unknown.
 const NO_COMPILER: &str = "\
 #!/bin/sh
 while [ $# -gt 0 ]; do
