@@ -164,8 +164,9 @@ impl RepoFolder {
         id: &BlobId,
     ) -> Result<(), LibraryError> {
         let (path, blob) = (name.below(&self.snapshot(commit)), self.blob(id));
-        let up = "../".repeat(2 + name.depth());
-        let target = PathBuf::from(format!("{up}blobs/{id}"));
+        // Windows follows no link that is written with `/`.
+        let up = std::iter::repeat_n("..", 2 + name.depth());
+        let target: PathBuf = up.chain(["blobs", &id.to_string()]).collect();
         if fs::read_link(&path).is_ok_and(|old| old == target) {
             return Ok(());
         }
