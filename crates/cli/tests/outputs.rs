@@ -8,7 +8,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 #[cfg(unix)]
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::process::Stdio;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 #[cfg(unix)]
@@ -102,6 +104,7 @@ fn a_session_that_somebody_has_open_is_replaced() {
     std::io::Read::read_to_end(&mut open, &mut old).unwrap();
     assert!(old == before, "the open file is the old one");
     assert!(fs::read(folder.file("doc.lvs")).unwrap() != before);
+    drop(open);
     assert_eq!(names(folder.path()), ["doc.lvs", "doc.txt"]);
 }
 

@@ -21,7 +21,9 @@ mod tests {
     #[test]
     fn a_folder_has_room() {
         assert!(free_bytes(&std::env::temp_dir()).is_some_and(|bytes| bytes > 0));
-        assert_eq!(free_bytes("/nowhere/at/all".as_ref()), None);
+        // Windows says how much the drive has.
+        let nowhere = free_bytes("/nowhere/at/all".as_ref());
+        assert_eq!(nowhere.is_some(), cfg!(windows), "{nowhere:?}");
     }
 
     #[test]
