@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 use std::{fs, thread, time::Duration};
 
-/// Gives the file `from` the name `to`, in place of a file that has it, which somebody may have open:
-/// who reads it reads on.
+/// Gives the file `from` the name `to`, in place of a file that has it, which somebody may have
+/// open: who reads it reads on.
 ///
 /// On Windows another program that looks at the file for a moment (a virus scanner, a reader) makes
 /// a rename fail, so it is tried again, for a second. File systems that replace no open file at all
