@@ -1,10 +1,15 @@
 //! Files and texts that commands read, and what of them reaches the screen.
 
 use std::fs::{self, File};
+#[cfg(unix)]
 use std::os::unix::fs::symlink;
+#[cfg(unix)]
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
+#[cfg(unix)]
+use std::process::Stdio;
+#[cfg(unix)]
 use std::time::{Duration, Instant};
 
 use crate::support::{Done, TempFolder, command, longview, needle, run};
@@ -17,6 +22,7 @@ fn asking(words: &[&str]) -> Command {
 }
 
 /// Runs to the end, which must come soon.
+#[cfg(unix)]
 #[track_caller]
 fn at_once(command: &mut Command) -> Done {
     let start = Instant::now();
@@ -37,6 +43,7 @@ fn prompt_ids(command: &mut Command) -> serde_json::Value {
 }
 
 #[test]
+#[cfg(unix)]
 fn special_files_are_refused_by_kind() {
     let folder = TempFolder::new();
     let pipe = folder.file("pipe");
@@ -63,6 +70,7 @@ fn special_files_are_refused_by_kind() {
 }
 
 #[test]
+#[cfg(unix)]
 fn stdin_without_an_end_is_left_at_the_first_byte_that_is_no_text() {
     let endless = |path: &str| {
         let mut asking = asking(&["-f", "-"]);
@@ -73,6 +81,7 @@ fn stdin_without_an_end_is_left_at_the_first_byte_that_is_no_text() {
 }
 
 #[test]
+#[cfg(unix)]
 fn text_without_an_end_is_read_up_to_a_limit() {
     let mut yes = Command::new("yes").stdout(Stdio::piped()).spawn().unwrap();
     let mut asking = asking(&["-f", "-"]);
@@ -93,6 +102,7 @@ fn text_without_an_end_is_read_up_to_a_limit() {
 }
 
 #[test]
+#[cfg(unix)]
 fn a_text_far_too_long_is_refused_in_little_memory_and_time() {
     let folder = TempFolder::new();
     let digits = "0123456789".repeat(1_000_000);
@@ -250,7 +260,7 @@ fn help_is_whole() {
 }
 
 /// Files of the commands that only this feature has.
-#[cfg(feature = "evaluation")]
+#[cfg(all(feature = "evaluation", unix))]
 #[test]
 fn texts_of_evaluations_are_regular_files_too() {
     let folder = TempFolder::new();

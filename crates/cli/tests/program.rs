@@ -4,19 +4,16 @@ mod bad_input;
 mod chat;
 mod context;
 mod cuda;
-#[cfg(unix)]
 mod inputs;
 mod kv;
 #[cfg(unix)]
 mod models;
 mod options;
-#[cfg(unix)]
 mod outputs;
 mod plan;
 mod policies;
 mod policy_numbers;
 mod processes;
-#[cfg(unix)]
 mod quantize;
 mod results_files;
 #[cfg(unix)]

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+#[cfg(unix)]
 use std::time::{Duration, Instant};
 
+#[cfg(unix)]
+use crate::support::interrupt;
 use crate::support::{Done, TempFolder, command, longview, needle, run};
 
 fn quantize(model: &Path, target: &Path, words: &[&str]) -> Done {
@@ -77,6 +79,7 @@ fn models_that_have_no_such_file_leave_nothing() {
 }
 
 /// A folder of random weights that take some seconds.
+#[cfg(unix)]
 fn large() -> TempFolder {
     let folder = TempFolder::new();
     let (width, layers, mut header, mut at) = (2048, 4, Vec::new(), 0);
@@ -123,6 +126,7 @@ fn large() -> TempFolder {
 }
 
 #[test]
+#[cfg(unix)]
 fn ctrl_c_ends_within_a_second_and_leaves_nothing() {
     let (model, folder) = (large(), TempFolder::new());
     let target = folder.file("m.gguf");
@@ -134,8 +138,7 @@ fn ctrl_c_ends_within_a_second_and_leaves_nothing() {
         assert!(start.elapsed() < Duration::from_secs(60), "nothing is written");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    interrupt(&child);
     let start = Instant::now();
     let done = Done::from(child.wait_with_output().unwrap());
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());

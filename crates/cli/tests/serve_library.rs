@@ -1,6 +1,7 @@
 //! `longview serve` with a library: what a kill, a full disk and a broken file leave of it.
 
 use std::path::{Path, PathBuf};
+#[cfg(unix)]
 use std::process::Command;
 use std::thread;
 use std::time::Duration;

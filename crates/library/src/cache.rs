@@ -17,6 +17,7 @@ use crate::digest::{BlobId, is_commit};
 use crate::error::LibraryError;
 use crate::name::ModelName;
 use crate::remote_path::RemotePath;
+use crate::replace::replace;
 
 /// Folders within folders of a snapshot that are looked at.
 const MAX_DEPTH: usize = 8;
@@ -142,7 +143,7 @@ impl RepoFolder {
         let aside = with_ending(&path, ".new");
         create_folder(path.parent().unwrap_or(&self.path))?;
         fs::write(&aside, commit).map_err(LibraryError::io("written", &aside))?;
-        fs::rename(&aside, &path).map_err(LibraryError::io("written", &path))
+        replace(&aside, &path).map_err(LibraryError::io("written", &path))
     }
 
     /// The files of a snapshot whose contents are there, by name.
@@ -151,6 +152,15 @@ impl RepoFolder {
         walk(&self.snapshot(commit), &mut Vec::new(), &mut |name, path| {
             files.extend(SnapshotFile::read(name, path));
         });
+        let blobs = self.blobs().canonicalize().unwrap_or_default();
+        for file in files.iter_mut().filter(|file| !file.content.starts_with(&blobs)) {
+            // Without symbolic links, it is a second name of what is among the blobs.
+            let entries = fs::read_dir(&blobs).into_iter().flatten().flatten();
+            let mut paths = entries.map(|entry| entry.path());
+            if let Some(blob) = paths.find(|blob| is_same_file(blob, &file.content)) {
+                file.content = blob;
+            }
+        }
         files.sort_by(|a, b| a.name.cmp(&b.name));
         files
     }
@@ -164,8 +174,9 @@ impl RepoFolder {
         id: &BlobId,
     ) -> Result<(), LibraryError> {
         let (path, blob) = (name.below(&self.snapshot(commit)), self.blob(id));
-        let up = "../".repeat(2 + name.depth());
-        let target = PathBuf::from(format!("{up}blobs/{id}"));
+        // Windows follows no link that is written with `/`.
+        let up = std::iter::repeat_n("..", 2 + name.depth());
+        let target: PathBuf = up.chain(["blobs", &id.to_string()]).collect();
         if fs::read_link(&path).is_ok_and(|old| old == target) {
             return Ok(());
         }
@@ -181,7 +192,7 @@ impl RepoFolder {
             })
             .or_else(|_| fs::copy(&blob, &aside).map(drop))
             .map_err(LibraryError::io("written", &aside))?;
-        fs::rename(&aside, &path).map_err(LibraryError::io("written", &path))
+        replace(&aside, &path).map_err(LibraryError::io("written", &path))
     }
 }
 
@@ -231,6 +242,18 @@ pub(crate) fn open_or_create(path: &Path) -> Result<File, LibraryError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     options.open(path).map_err(LibraryError::io("opened", path))
+}
+
+#[cfg(unix)]
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    place(a).is_some_and(|a| place(b) == Some(a))
+}
+
+#[cfg(not(unix))]
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    same_file::is_same_file(a, b).unwrap_or(false)
 }
 
 #[cfg(unix)]

@@ -95,8 +95,10 @@ pub fn run(words: &[String], input: Vec<u8>, limits: &Limits) -> Result<Vec<u8>,
 /// A child in a group of its own, so that Ctrl-C is this program's alone.
 fn start(words: &[String]) -> io::Result<Child> {
     // The file may have been replaced since this program started; this name always is the program.
+    // (Wine shows Linux's /proc to programs for Windows, which cannot start what is in it.)
     let always = Path::new("/proc/self/exe");
-    let program = if always.exists() { always.to_owned() } else { std::env::current_exe()? };
+    let is_there = cfg!(target_os = "linux") && always.exists();
+    let program = if is_there { always.to_owned() } else { std::env::current_exe()? };
     let mut command = Command::new(program);
     command.args(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -18,6 +18,7 @@ use crate::http::{Answer, Client, Request};
 use crate::hub::Hub;
 use crate::name::ModelName;
 use crate::remote_path::RemotePath;
+use crate::replace::replace;
 use crate::retry::{Failure, LOOK, Retry, pause};
 use crate::space::is_full;
 use crate::watch::{Event, Watch};
@@ -300,7 +301,7 @@ impl<'a> Part<'a> {
         let Self { path, file, .. } = self;
         // Some systems rename no open file.
         drop(file);
-        fs::rename(&path, blob).map_err(LibraryError::io("renamed", &path))
+        replace(&path, blob).map_err(LibraryError::io("renamed", &path))
     }
 
     fn trouble(&self, error: std::io::Error) -> LibraryError {

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use longview_library::documents::{
     Documents, DocumentsError, Facts, Finding, Id, NewDocument, Reading, SessionEntry, SessionKey,
@@ -178,11 +178,14 @@ fn a_process_that_is_killed_leaves_the_old_or_the_new() {
     let temp = TempFolder::new("kill");
     let documents = Documents::open(&temp.0).unwrap();
     let id = add(&documents, "text");
-    let (mut last, mut n_saved, mut random) = (0, 0, 1u64);
+    // Where a save takes long they are killed later: some have to come as far as a save.
+    let most_us = (2 * time_to_save(&documents, &temp.0).as_micros() as u64).max(1 << 14);
+    let (mut n_saved, mut random) = (0, 1u64);
+    let mut last = documents.get(id).unwrap().unwrap().sessions[0].n_tokens;
     for _ in 0..200 {
         let mut child = worker("save", &temp.0);
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        thread::sleep(Duration::from_micros(random >> 50));
+        thread::sleep(Duration::from_micros((random >> 34) % most_us));
         child.kill().unwrap();
         child.wait().unwrap();
         let sessions = documents.get(id).unwrap().unwrap().sessions;
@@ -201,6 +204,20 @@ fn a_process_that_is_killed_leaves_the_old_or_the_new() {
     let checked = documents.check(false, &mut whole).unwrap();
     assert_eq!((checked.n_right, &checked.findings[..]), (2, &[][..]));
     assert_eq!(fs::read_dir(temp.0.join("sessions")).unwrap().count(), 1);
+}
+
+/// How long a process takes to its first save, once it has begun.
+fn time_to_save(documents: &Documents, folder: &Path) -> Duration {
+    let mut child = worker("save", folder);
+    let start = Instant::now();
+    while documents.list().unwrap()[0].sessions.is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing is saved");
+        thread::sleep(Duration::from_millis(1));
+    }
+    let took = start.elapsed();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    took
 }
 
 fn whole(path: &Path) -> Result<(), String> {

@@ -61,6 +61,34 @@ fn what_is_here_is_not_asked_for_again() {
     assert!(find(&library, REPO).is_ok());
 }
 
+/// As it is on a Windows that makes no symbolic links.
+#[test]
+fn second_names_share_a_content_as_links_do() {
+    let (hub, cache) = (TestHub::start(), TestCache::new());
+    add_folder(&hub, REPO);
+    let library = cache.library(&hub, &[]);
+    let second_names = |commit: char| {
+        let found = pull(&library, REPO).unwrap();
+        assert!(found.path.ends_with(commit.to_string().repeat(40)));
+        for entry in fs::read_dir(&found.path).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_symlink() {
+                let content = path.canonicalize().unwrap();
+                fs::remove_file(&path).unwrap();
+                fs::hard_link(content, path).unwrap();
+            }
+        }
+    };
+    second_names('c');
+    hub.file(REPO, "config.json", "{\"model_type\": \"qwen2\"}").commit(REPO, 'e');
+    second_names('e');
+    let removed = library.remove(&name("org/model@cccccccccccc")).unwrap();
+    assert_eq!((removed.n_files, removed.bytes), (1, 23), "the rest is shared");
+    assert!(find(&library, REPO).is_ok());
+    let removed = library.remove(&name(REPO)).unwrap();
+    assert_eq!((removed.n_files, removed.bytes), (3, 305_023));
+}
+
 #[test]
 fn shards_are_those_that_the_index_names() {
     let (hub, cache) = (TestHub::start(), TestCache::new());

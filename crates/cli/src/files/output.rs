@@ -273,16 +273,17 @@ impl OutputFile {
         let Some(found) = now else {
             return match self.part.publish(&self.target)? {
                 None => Ok(()),
-                Some(part) => keep_elsewhere(part, &self.target),
+                Some(part) => keep_elsewhere(part, &self.target, WRITTEN_MEANWHILE),
             };
         };
         let is_as_before = self.before.as_ref() == Some(&Identity::of(&found));
         let may_replace = is_as_before || (self.force && found.is_file() && self.is_own());
-        if may_replace {
-            Ok(self.part.replace(&self.target)?)
-        } else {
-            keep_elsewhere(self.part, &self.target)
+        if !may_replace {
+            return keep_elsewhere(self.part, &self.target, WRITTEN_MEANWHILE);
         }
+        self.part.replace(&self.target).or_else(|(part, error)| {
+            keep_elsewhere(part, &self.target, &format!("this file cannot be replaced ({error})"))
+        })
     }
 
     fn is_own(&self) -> bool {
@@ -290,23 +291,21 @@ impl OutputFile {
     }
 }
 
+const WRITTEN_MEANWHILE: &str = "another program wrote this file meanwhile, so it is not replaced";
+
 /// Gives the work the first free name of the form `NAME.1`: it took long, and the name that was
-/// asked for is another file's now.
-fn keep_elsewhere(mut part: Part, target: &Path) -> Result<()> {
+/// asked for cannot be had, for `reason`.
+fn keep_elsewhere(mut part: Part, target: &Path, reason: &str) -> Result<()> {
     for n in 1..1000 {
         let mut name = target.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{n}"));
         let other = target.with_file_name(name);
         match part.publish(&other)? {
-            None => bail!(
-                "another program wrote this file meanwhile, so it is not replaced; what was to go \
-                 there is in {}",
-                other.display()
-            ),
+            None => bail!("{reason}; what was to go there is in {}", other.display()),
             Some(back) => part = back,
         }
     }
-    bail!("another program wrote this file meanwhile, so it is not replaced")
+    bail!("{reason}")
 }
 
 /// What ran out, if that is why `error` came.

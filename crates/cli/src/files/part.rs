@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use longview_library::replace;
 
 use super::kind::FileKind;
 use super::target::{folder_of, head, head_of, is_open_as};
@@ -77,10 +78,16 @@ impl Part {
     }
 
     /// Gives the part the name `target`, in place of the file that has it.
-    pub fn replace(self, target: &Path) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The part as it is, and what the system says.
+    pub fn replace(self, target: &Path) -> Result<(), (Self, io::Error)> {
         // Ctrl-C waits until it is known whether there is a part to remove.
         let mut all = unfinished();
-        fs::rename(&self.path, target)?;
+        if let Err(error) = replace(&self.path, target) {
+            drop(all);
+            return Err((self, error));
+        }
         all.retain(|path| *path != self.path);
         Ok(())
     }
@@ -208,7 +215,13 @@ fn process_of(part: &OsStr, name: &OsStr) -> Option<u32> {
 
 /// Whether it is known that no process has this number.
 fn is_dead(process: u32) -> bool {
-    Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{process}")).exists()
+    has_processes() && !Path::new(&format!("/proc/{process}")).exists()
+}
+
+/// Whether `/proc` lists processes by the numbers that they know of themselves; Wine shows one with
+/// other numbers.
+fn has_processes() -> bool {
+    cfg!(target_os = "linux") && Path::new("/proc/self").exists()
 }
 
 #[cfg(test)]
@@ -244,6 +257,9 @@ mod tests {
         assert_eq!(names(&folder), ["a.lvs"]);
         let part = Part::create(&target, FileKind::Session, None).unwrap();
         let part = part.publish(&target).unwrap().expect("the name is taken");
+        fs::create_dir(folder.join("b.lvs")).unwrap();
+        let (part, _) = part.replace(&folder.join("b.lvs")).unwrap_err();
+        fs::remove_dir(folder.join("b.lvs")).unwrap();
         part.replace(&target).unwrap();
         assert_eq!(names(&folder), ["a.lvs"]);
         fs::remove_dir_all(&folder).unwrap();
@@ -261,7 +277,7 @@ mod tests {
         drop(Part::create(&target, FileKind::Session, None).unwrap());
         let mut left = vec!["a.lvs.4194401.part".to_owned(), "b.lvs.4194400.part".to_owned()];
         left.push(format!("a.lvs.{}.part", std::process::id()));
-        if !Path::new("/proc/self").exists() {
+        if !has_processes() {
             left.push("a.lvs.4194400.part".to_owned());
         }
         left.sort();

@@ -124,20 +124,31 @@ fn place(_: &Metadata) -> (u64, u64) {
 }
 
 /// Whether two names are of one file, through links of either sort.
+#[cfg(unix)]
 pub fn is_same_file(a: &Path, b: &Path) -> bool {
-    if cfg!(unix) {
-        let place_of = |path: &Path| path.metadata().ok().map(|found| place(&found));
-        place_of(a).is_some_and(|a| place_of(b) == Some(a))
-    } else {
-        let whole = |path: &Path| path.canonicalize().ok();
-        whole(a).is_some_and(|a| whole(b) == Some(a))
-    }
+    let place_of = |path: &Path| path.metadata().ok().map(|found| place(&found));
+    place_of(a).is_some_and(|a| place_of(b) == Some(a))
+}
+
+#[cfg(not(unix))]
+pub fn is_same_file(a: &Path, b: &Path) -> bool {
+    same_file::is_same_file(a, b).unwrap_or(false)
 }
 
 /// Whether the open `file` is the one that `path` names now.
+#[cfg(unix)]
 pub fn is_open_as(file: &File, path: &Path) -> bool {
     match (file.metadata(), path.symlink_metadata()) {
         (Ok(open), Ok(named)) => place(&open) == place(&named),
+        _ => false,
+    }
+}
+
+#[cfg(not(unix))]
+pub fn is_open_as(file: &File, path: &Path) -> bool {
+    use same_file::Handle;
+    match (file.try_clone().and_then(Handle::from_file), Handle::from_path(path)) {
+        (Ok(open), Ok(named)) => open == named && !path.is_symlink(),
         _ => false,
     }
 }

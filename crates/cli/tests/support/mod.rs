@@ -4,6 +4,8 @@ pub mod serving;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+#[cfg(unix)]
+use std::process::Child;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -72,6 +74,14 @@ pub fn command<I: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = I>) ->
     let mut command = Command::new(env!("CARGO_BIN_EXE_longview"));
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// Presses Ctrl-C for a process. Windows' consoles have no other program press it for one process
+/// alone: there `cargo xtask platforms` does, from outside.
+#[cfg(unix)]
+pub fn interrupt(child: &Child) {
+    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(status.unwrap().success());
 }
 
 /// What a finished process left.

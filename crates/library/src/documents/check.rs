@@ -12,8 +12,8 @@ use super::folder::id_of;
 use super::id::Id;
 use super::lock::Lock;
 use super::manifest::Manifest;
-use super::part::rename;
 use super::store::{Documents, now_unix_s};
+use crate::replace::replace;
 
 /// Says what is wrong with a session file, if anything is: this crate does not know what is in it.
 pub type Verify<'a> = &'a mut dyn FnMut(&Path) -> Result<(), String>;
@@ -179,7 +179,7 @@ impl Documents {
     fn set_aside(&self, path: &Path) -> Result<(), DocumentsError> {
         let end = path.extension().and_then(|end| end.to_str()).unwrap_or("bin");
         let target = self.folder.damaged()?.join(format!("{}.{end}", Id::fresh()));
-        match rename(path, &target) {
+        match replace(path, &target) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             moved => moved.map_err(DocumentsError::io("moved away", path)),
         }

@@ -71,10 +71,13 @@ pub(super) fn is_named(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Windows does not let a name go to another file while one is open.
 #[cfg(not(unix))]
-pub(super) fn is_named(_: &File, path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
+pub(super) fn is_named(file: &File, path: &Path) -> bool {
+    use same_file::Handle;
+    match (file.try_clone().and_then(Handle::from_file), Handle::from_path(path)) {
+        (Ok(open), Ok(named)) => open == named,
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -9,13 +9,12 @@ use std::io::{self, Seek, Write};
 #[cfg(feature = "shared")]
 use std::io::{Read, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
 
 use super::error::DocumentsError;
 use super::folder::{PART_END, open_private};
 use super::id::Id;
 use super::lock::is_named;
+use crate::replace::replace;
 use crate::space;
 
 /// An open part, removed in the end unless it gets a name.
@@ -66,7 +65,7 @@ impl Part {
 
     /// Gives it the name, in place of a file that has it. It must be on the disk.
     pub(super) fn publish(mut self, path: &Path) -> Result<(), DocumentsError> {
-        rename(&self.path, path).map_err(DocumentsError::io("named", path))?;
+        replace(&self.path, path).map_err(DocumentsError::io("named", path))?;
         self.is_named = true;
         sync_folder(path)
     }
@@ -136,21 +135,6 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DocumentsErro
     part.publish(path)
 }
 
-/// A rename that replaces. On Windows another program that looks at the file for a moment (a virus
-/// scanner, a reader of the manifest) makes it fail, so it is tried again.
-pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    let attempts = if cfg!(windows) { 50 } else { 1 };
-    for _ in 1..attempts {
-        match fs::rename(from, to) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                thread::sleep(Duration::from_millis(20));
-            }
-            done => return done,
-        }
-    }
-    fs::rename(from, to)
-}
-
 /// A name is on the disk when its folder is. Windows writes folders itself.
 pub(super) fn sync_folder(path: &Path) -> Result<(), DocumentsError> {
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -188,6 +172,8 @@ mod tests {
         write_whole(&path, b"newer").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"newer");
         assert_eq!(io::read_to_string(&open).unwrap(), "old", "who reads it reads on");
+        // Where Windows has to set the old one aside, it goes when nobody has it open.
+        drop(open);
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
     }
 }

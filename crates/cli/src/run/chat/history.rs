@@ -9,6 +9,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
+use longview_library::replace;
+
 /// Entries that are kept.
 pub const MAX_ENTRIES: usize = 1000;
 
@@ -131,7 +133,7 @@ fn shorten(path: &Path) -> io::Result<usize> {
     let part = path.with_file_name(name);
     let mut file =
         private(OpenOptions::new().write(true).create(true).truncate(true)).open(&part)?;
-    let written = file.write_all(lines.as_bytes()).and_then(|()| fs::rename(&part, path));
+    let written = file.write_all(lines.as_bytes()).and_then(|()| replace(&part, path));
     if written.is_err() {
         // The history as it was is still there.
         let _ = fs::remove_file(&part);
