@@ -11,7 +11,8 @@ pub(crate) const OPTIONS: &str = "--device cpu|wgpu|cuda [--filter TEXT] [--quic
                                   decode [--device NAME] [PART..]";
 pub(crate) const ABOUT: &str = "a bench of what ships. --device: every heavy op of a backend against \
                                 the device's measured limits, and what a decoded token costs; \
-                                --bounds: what bytes and FLOP imply on GPUs that are not here; \
+                                --bounds: what bytes and FLOP imply on GPUs that are not here, and \
+                                a decoded token's time there by its launches; \
                                 decode: steps over long contexts (attention, qwen, million, llama)";
 
 const FLAGS: &[&str] = &["--quick", "--bounds"];

@@ -4,6 +4,7 @@
 //! both.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use longview_ops::OpResult;
@@ -28,6 +29,18 @@ impl<D: Driver> CudaBackend<D> {
     /// What runs the kernels.
     pub fn driver(&self) -> &D {
         &self.device.driver
+    }
+
+    /// Whether several ops are one launch where a kernel makes them at once, as they are from the
+    /// start, or each op has a launch of its own: for what such kernels are worth. Results are the
+    /// same.
+    pub fn set_fused(&self, on: bool) {
+        self.device.is_fused.store(on, Ordering::Relaxed);
+    }
+
+    /// See [`CudaBackend::set_fused`].
+    pub(crate) fn is_fused(&self) -> bool {
+        self.device.is_fused.load(Ordering::Relaxed)
     }
 
     /// What the device was asked to do so far, over all queues.

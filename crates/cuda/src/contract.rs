@@ -178,11 +178,11 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn project(&self, d: Project<'_, Self>) -> OpResult<()> {
-        fused::project(self, d)
+        if self.is_fused() { fused::project(self, d) } else { d.unfused(self) }
     }
 
     fn norm_gated(&self, d: NormGated<'_, Self>) -> OpResult<()> {
-        fused::gated(self, d)
+        if self.is_fused() { fused::gated(self, d) } else { d.unfused(self) }
     }
 
     fn rope(&self, d: Rope<'_, Self>) -> OpResult<()> {
@@ -203,7 +203,10 @@ impl<D: Driver> Backend for CudaBackend<D> {
 
     fn kv_scatter_twice(&self, d: KvScatterTwice<'_, Self>) -> OpResult<()> {
         let is_host = d.first.dst.is_host() || d.second.dst.is_host();
-        self.with_rows(is_host, || ops::kv_scatter::run_twice(self, d))
+        if self.is_fused() {
+            return self.with_rows(is_host, || ops::kv_scatter::run_twice(self, d));
+        }
+        d.calls().into_iter().try_for_each(|call| self.kv_scatter(call))
     }
 
     fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()> {

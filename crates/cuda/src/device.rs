@@ -22,6 +22,8 @@ pub(crate) struct Device<D: Driver> {
     pub capabilities: Capabilities,
     pub tally: Tally,
     pub graph_fallback: GraphFallback,
+    /// Whether several ops are one launch where a kernel makes them at once.
+    pub is_fused: AtomicBool,
     lost: Mutex<Option<String>>,
     waiting: Mutex<Vec<Weak<dyn Waiting>>>,
     /// Why a vendor's library makes no products.
@@ -36,6 +38,7 @@ impl<D: Driver> Device<D> {
             capabilities,
             tally: Tally::default(),
             graph_fallback: GraphFallback::default(),
+            is_fused: AtomicBool::new(true),
             lost: Mutex::default(),
             waiting: Mutex::default(),
             no_library: Mutex::new("it was not asked for".into()),

@@ -22,8 +22,33 @@ pub(crate) enum Task {
     Launch { kernel: &'static EmulatedKernel, grid: Grid, args: Box<[u64]> },
     /// Multiplies in a library's place; every sum is `error` off.
     Multiply { call: ProductCall, error: f32 },
+    /// Makes clusters of one size, tokens in sequence, in place of `kmeans_assign`.
+    LabelRuns { labels: u64, n_heads: u64, n_points: u64, n_clusters: u64 },
+    /// Counts what has each label, in place of `kmeans_update`, which also makes centroids.
+    CountLabels { labels: u64, counts: u64, n_heads: u64, n_points: u64, n_clusters: u64 },
     /// The first so many tasks of another stream come first.
     Wait { stream: usize, n_tasks: u64 },
+}
+
+impl Task {
+    /// What stands in for a kernel that is not run, so that clusters have sizes.
+    pub fn stand_in(kernel: &EmulatedKernel, grid: Grid, args: &[u64]) -> Option<Self> {
+        // Behind addresses: the numbers of points and of clusters.
+        let sizes = |word: u64| (word & u64::from(u32::MAX), word >> 32);
+        let [_, y, z] = grid.blocks.map(u64::from);
+        match &*kernel.args.name {
+            "KmeansAssignArgs" => {
+                let (n_points, n_clusters) = sizes(args[6]);
+                Some(Self::LabelRuns { labels: args[3], n_heads: y, n_points, n_clusters })
+            }
+            "KmeansUpdateArgs" => {
+                let (n_points, n_clusters) = sizes(args[4]);
+                let [labels, counts] = [args[1], args[3]];
+                Some(Self::CountLabels { labels, counts, n_heads: z, n_points, n_clusters })
+            }
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -135,6 +160,30 @@ impl Device {
             Task::Multiply { call, error } => {
                 // SAFETY: whoever gave the task promised that the operands are there.
                 unsafe { multiply(call, *error) };
+                Ok(())
+            }
+            Task::LabelRuns { labels, n_heads, n_points, n_clusters } => {
+                for i in 0..n_heads * n_points {
+                    let cluster = i % n_points * n_clusters / n_points;
+                    // SAFETY: whoever gave the task promised that the labels are there.
+                    unsafe { (*labels as *mut u32).add(i as usize).write(cluster as u32) };
+                }
+                Ok(())
+            }
+            Task::CountLabels { labels, counts, n_heads, n_points, n_clusters } => {
+                for head in 0..*n_heads {
+                    // SAFETY: whoever gave the task promised that both are there.
+                    let (labels, counts) = unsafe {
+                        let labels = (*labels as *const u32).add((head * n_points) as usize);
+                        let counts = (*counts as *mut u32).add((head * n_clusters) as usize);
+                        (
+                            std::slice::from_raw_parts(labels, *n_points as usize),
+                            std::slice::from_raw_parts_mut(counts, *n_clusters as usize),
+                        )
+                    };
+                    counts.fill(0);
+                    labels.iter().for_each(|label| counts[*label as usize] += 1);
+                }
                 Ok(())
             }
             Task::Wait { .. } => Ok(()),

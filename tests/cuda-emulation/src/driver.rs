@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longview_cuda::{
-    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, Grid, Memory, ProductCall,
+    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, Grid, Kernel, Memory, ProductCall,
     StartError, Work,
 };
 
@@ -18,6 +18,9 @@ use crate::library::Library;
 
 /// Addresses are multiples of this, as a real device's are.
 const ALIGNMENT: usize = 256;
+
+/// Memory of so many bytes is not written before it is used.
+const LARGE: u64 = 64 << 20;
 
 /// What the emulated device is like.
 #[derive(Clone, Debug)]
@@ -44,6 +47,10 @@ pub struct EmulatedOptions {
     pub refused_command: Option<u64>,
     /// Whether there is a library that multiplies, and how.
     pub library: EmulatedLibrary,
+    /// Whether kernels run. Else they are given and counted, and leave memory as it is, but that
+    /// clusters are made of tokens in sequence, all of one size: for what launch code does with
+    /// shapes that are too large to compute. Copies are always done.
+    pub runs_kernels: bool,
 }
 
 /// Calls of one kind, by their numbers from 0, that fail for want of memory.
@@ -94,8 +101,25 @@ impl Default for EmulatedOptions {
             compute_capability: (8, 0),
             refused_command: None,
             library: EmulatedLibrary::Absent,
+            runs_kernels: true,
         }
     }
+}
+
+/// A command as a stream was given it.
+#[derive(Clone, Debug)]
+pub enum Given {
+    /// A launch, with the words of its struct of arguments.
+    Launch {
+        /// The kernel.
+        kernel: Kernel,
+        /// Its blocks.
+        grid: Grid,
+        /// Its arguments, the last word filled up with zeros.
+        args: Box<[u64]>,
+    },
+    /// A copy.
+    Copy(CopyCall),
 }
 
 /// The device.
@@ -115,7 +139,13 @@ pub struct EmulatedDriver {
     n_given: AtomicU64,
     /// Calls of each [`GraphCall`].
     n_graph_calls: [AtomicU64; 3],
+    /// What streams are given, where somebody wants to know.
+    given: Mutex<Option<Vec<Given>>>,
+    host_memory: HostMemory,
 }
+
+/// Ends of the host memories that exist, by their begins.
+type HostMemory = Arc<Mutex<BTreeMap<u64, u64>>>;
 
 impl EmulatedDriver {
     /// Opens it; an error where the kernels were not compiled for this system.
@@ -142,7 +172,25 @@ impl EmulatedDriver {
             n_by_capability,
             n_given,
             n_graph_calls,
+            given: Mutex::default(),
+            host_memory: Arc::default(),
         })
+    }
+
+    /// Calls `work`, and returns with its result every command that streams were given meanwhile,
+    /// in order.
+    pub fn recorded<T>(&self, work: impl FnOnce() -> T) -> (T, Vec<Given>) {
+        let given = || self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        *given() = Some(Vec::new());
+        let result = work();
+        let commands = given().take();
+        (result, commands.unwrap_or_default())
+    }
+
+    /// Whether there is host memory of this device at an address.
+    pub fn is_host(&self, address: u64) -> bool {
+        let memory = self.host_memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.range(..=address).next_back().is_some_and(|(_, end)| address < *end)
     }
 
     /// The names of the kernels that were launched so far.
@@ -210,6 +258,16 @@ impl EmulatedDriver {
     /// # Safety
     /// As for [`Driver::run`].
     unsafe fn give(&self, stream: &EmulatedStream, work: Work<'_>) -> DriverResult<()> {
+        if let Some(given) = &mut *self.given.lock().unwrap_or_else(PoisonError::into_inner) {
+            given.push(match work {
+                Work::Copy(call) => Given::Copy(call),
+                Work::Launch(call) => Given::Launch {
+                    kernel: call.kernel,
+                    grid: call.grid,
+                    args: words_of(call.args),
+                },
+            });
+        }
         let task = match work {
             Work::Copy(CopyCall { to, from, bytes, .. }) => {
                 self.n_copies.fetch_add(1, Ordering::Relaxed);
@@ -218,6 +276,15 @@ impl EmulatedDriver {
             Work::Launch(call) => {
                 self.task(call.kernel.facts().name, call.grid, words_of(call.args))?
             }
+        };
+        let task = match task {
+            Task::Launch { kernel, grid, args } if !self.options.runs_kernels => {
+                match Task::stand_in(kernel, grid, &args) {
+                    Some(task) => task,
+                    None => return Ok(()),
+                }
+            }
+            task => task,
         };
         // SAFETY: the caller's word; memory does all work before it goes.
         told(unsafe { self.device.push(stream.0, task) })
@@ -242,7 +309,8 @@ impl EmulatedDriver {
                 return Err(DriverError::OutOfMemory);
             }
         }
-        EmulatedMemory::new(&self.device, bytes, used).ok_or(DriverError::OutOfMemory)
+        let host = is_host.then(|| Arc::clone(&self.host_memory));
+        EmulatedMemory::new(&self.device, bytes, used, host).ok_or(DriverError::OutOfMemory)
     }
 }
 
@@ -250,9 +318,14 @@ impl EmulatedDriver {
 #[derive(Debug)]
 pub struct EmulatedMemory {
     memory: NonNull<u8>,
+    bytes: u64,
+    /// What the system gave, and how it was asked for.
+    raw: NonNull<u8>,
     layout: Layout,
     /// The device memory that it counts as; `None` for host memory.
     used: Option<Arc<AtomicU64>>,
+    /// Where host memory is listed.
+    host: Option<HostMemory>,
     device: Arc<Device>,
 }
 
@@ -262,11 +335,28 @@ unsafe impl Send for EmulatedMemory {}
 unsafe impl Sync for EmulatedMemory {}
 
 impl EmulatedMemory {
-    fn new(device: &Arc<Device>, bytes: u64, used: Option<Arc<AtomicU64>>) -> Option<Self> {
-        let layout = Layout::from_size_align(bytes.max(1) as usize, ALIGNMENT).ok()?;
+    fn new(
+        device: &Arc<Device>,
+        bytes: u64,
+        used: Option<Arc<AtomicU64>>,
+        host: Option<HostMemory>,
+    ) -> Option<Self> {
+        let bytes = bytes.max(1);
+        // The system has zeros at once, and no memory behind them until it is written, unless it
+        // is asked for an alignment: then they are written.
+        let (room, alignment) = if bytes < LARGE { (0, ALIGNMENT) } else { (ALIGNMENT, 16) };
+        let layout = Layout::from_size_align(bytes as usize + room, alignment).ok()?;
         // SAFETY: the layout is not empty.
-        let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { memory, layout, used, device: Arc::clone(device) })
+        let raw = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let ahead = raw.as_ptr().align_offset(ALIGNMENT);
+        // SAFETY: the next aligned byte is less than an alignment away, and there is room for it.
+        let memory = unsafe { raw.add(ahead) };
+        if let Some(host) = &host {
+            let begin = memory.as_ptr() as u64;
+            let mut host = host.lock().unwrap_or_else(PoisonError::into_inner);
+            host.insert(begin, begin + bytes);
+        }
+        Some(Self { memory, bytes, raw, layout, used, host, device: Arc::clone(device) })
     }
 }
 
@@ -275,10 +365,14 @@ impl Drop for EmulatedMemory {
         // A lost device does nothing any more.
         let _ = self.device.finish_all();
         if let Some(used) = &self.used {
-            used.fetch_sub(self.layout.size() as u64, Ordering::Relaxed);
+            used.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+        if let Some(host) = &self.host {
+            let mut host = host.lock().unwrap_or_else(PoisonError::into_inner);
+            host.remove(&(self.memory.as_ptr() as u64));
         }
         // SAFETY: made with this layout; all work that may use it is done.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+        unsafe { dealloc(self.raw.as_ptr(), self.layout) };
     }
 }
 
@@ -288,7 +382,7 @@ impl Memory for EmulatedMemory {
     }
 
     fn len(&self) -> u64 {
-        self.layout.size() as u64
+        self.bytes
     }
 
     fn host_bytes(&self) -> Option<&[u8]> {
@@ -296,7 +390,7 @@ impl Memory for EmulatedMemory {
             return None;
         }
         // SAFETY: zeroed when made; work that writes it is finished, as the caller promises.
-        Some(unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.layout.size()) })
+        Some(unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.bytes as usize) })
     }
 
     fn host_bytes_mut(&mut self) -> Option<&mut [u8]> {
@@ -304,7 +398,7 @@ impl Memory for EmulatedMemory {
             return None;
         }
         // SAFETY: as above, and nobody else on the host has it.
-        Some(unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.layout.size()) })
+        Some(unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.bytes as usize) })
     }
 }
 
@@ -427,6 +521,9 @@ impl Driver for EmulatedDriver {
     unsafe fn multiply(&self, stream: &EmulatedStream, call: &ProductCall) -> DriverResult<()> {
         self.count_command()?;
         let error = if self.options.library == EmulatedLibrary::Wrong { 0.5 } else { 0.0 };
+        if !self.options.runs_kernels {
+            return Ok(());
+        }
         let task = Task::Multiply { call: *call, error };
         // SAFETY: the caller's word; memory does all work before it goes.
         told(unsafe { self.device.push(stream.0, task) })

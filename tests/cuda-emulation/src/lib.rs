@@ -15,7 +15,7 @@ mod primitives;
 
 pub use driver::{
     EmulatedDriver, EmulatedEvent, EmulatedLibrary, EmulatedMemory, EmulatedOptions,
-    EmulatedStream, FailingGraphs, GraphCall, LEAST_OUT,
+    EmulatedStream, FailingGraphs, Given, GraphCall, LEAST_OUT,
 };
 pub use graph::EmulatedGraph;
 pub use library::{

@@ -12,6 +12,7 @@ use longview_cpu::CpuBackend;
 
 use super::cases::cases;
 use super::harness::Work;
+use super::token_model;
 
 /// A GPU by its data sheet.
 struct Gpu {
@@ -22,7 +23,6 @@ struct Gpu {
     /// Dense products of 16-bit numbers with f32 sums.
     tensor_tflops: f64,
     f32_tflops: f64,
-    memory_bytes: f64,
 }
 
 const GPUS: [Gpu; 2] = [
@@ -32,7 +32,6 @@ const GPUS: [Gpu; 2] = [
         link_gbps: 25.0,
         tensor_tflops: 165.0,
         f32_tflops: 82.6,
-        memory_bytes: 24e9,
     },
     Gpu {
         name: "H200",
@@ -40,7 +39,6 @@ const GPUS: [Gpu; 2] = [
         link_gbps: 55.0,
         tensor_tflops: 989.0,
         f32_tflops: 67.0,
-        memory_bytes: 141e9,
     },
 ];
 
@@ -64,8 +62,20 @@ impl Gpu {
     }
 }
 
-/// Prints the bound of every case whose title contains `filter`, then those of a decoded token.
+/// Prints the bound of every case whose title contains `filter`; and what a decoded token takes by
+/// its launches, if "token" contains it.
+///
+/// # Errors
+/// If the launches of a token cannot be recorded, or `out` takes nothing.
 pub fn bounds(filter: &str, out: &mut dyn Write) -> Result<()> {
+    ops(filter, out)?;
+    if TOKEN.contains(filter) {
+        token_model::tokens(out)?;
+    }
+    Ok(())
+}
+
+fn ops(filter: &str, out: &mut dyn Write) -> Result<()> {
     for gpu in &GPUS {
         let Gpu { name, memory_gbps, link_gbps, tensor_tflops, f32_tflops, .. } = gpu;
         writeln!(
@@ -81,9 +91,6 @@ pub fn bounds(filter: &str, out: &mut dyn Write) -> Result<()> {
         if title.contains(filter) {
             writeln!(out, "{}", line(&title, &case.work()))?;
         }
-    }
-    if TOKENS_TITLE.contains(filter) {
-        tokens(out)?;
     }
     Ok(out.flush()?)
 }
@@ -118,93 +125,8 @@ fn figure(x: f64) -> String {
     }
 }
 
-const TOKENS_TITLE: &str = "token";
-
-/// The dimensions of Llama-3.1-8B.
-struct Llama;
-
-impl Llama {
-    const LAYERS: f64 = 32.0;
-    const HIDDEN: f64 = 4096.0;
-    const FFN: f64 = 14_336.0;
-    const KV_HEADS: f64 = 8.0;
-    const HEAD_DIM: f64 = 128.0;
-    const VOCAB: f64 = 128_256.0;
-    const CONTEXT: f64 = 131_072.0;
-    const BUDGET: f64 = 2048.0;
-    const CLUSTER_TOKENS: f64 = 16.0;
-    /// Of the recalled rows, as the paper of ClusterKV measured for one step of reuse.
-    const MISSES: f64 = 0.37;
-
-    /// In bf16, all that a token reads: of the embedding one row.
-    fn weight_bytes() -> f64 {
-        let attention = 2.0 * Self::HIDDEN * (Self::HIDDEN + Self::KV_HEADS * Self::HEAD_DIM);
-        let ffn = 3.0 * Self::HIDDEN * Self::FFN;
-        2.0 * (Self::LAYERS * (attention + ffn) + Self::HIDDEN * Self::VOCAB)
-    }
-
-    /// In f16, keys and values of so many tokens.
-    fn row_bytes(n_tokens: f64) -> f64 {
-        Self::LAYERS * Self::KV_HEADS * n_tokens * 2.0 * Self::HEAD_DIM * 2.0
-    }
-
-    /// The index is half a row for each cluster.
-    fn index_bytes() -> f64 {
-        Self::row_bytes(Self::CONTEXT / Self::CLUSTER_TOKENS) / 2.0
-    }
-}
-
-/// Full attention and recall, by what a token reads for `batch` sequences: (title, bytes of device
-/// memory, bytes from host memory, bytes that must lie on the device).
-fn steps(batch: f64) -> [(String, f64, f64, f64); 2] {
-    let weights = Llama::weight_bytes();
-    let full = batch * Llama::row_bytes(Llama::CONTEXT);
-    let attended = batch * (Llama::row_bytes(Llama::BUDGET) + Llama::index_bytes());
-    let fetched = batch * Llama::row_bytes(Llama::BUDGET) * Llama::MISSES;
-    // What is fetched is written once and read with the rest.
-    [
-        (format!("full, batch {batch}"), weights + full, 0.0, weights + full),
-        (
-            format!("clusterkv, batch {batch}"),
-            weights + attended + fetched,
-            fetched,
-            weights + attended,
-        ),
-    ]
-}
-
-fn tokens(out: &mut dyn Write) -> Result<()> {
-    writeln!(
-        out,
-        "\na decoded token, Llama-3.1-8B's shape, bf16 weights, f16 rows, {} tokens, B = {}, clusters \
-         of {},\n{:.0} % misses: reading all it needs once; recall alone, then with the way from the \
-         host in its shadow and in turns",
-        Llama::CONTEXT,
-        Llama::BUDGET,
-        Llama::CLUSTER_TOKENS,
-        100.0 * Llama::MISSES,
-    )?;
-    for gpu in &GPUS {
-        for batch in [1.0, 4.0] {
-            let [full, recall] = steps(batch);
-            let ms = |bytes: f64| bytes / gpu.memory_gbps / 1e6;
-            let link = recall.2 / gpu.link_gbps / 1e6;
-            let (all, device) = (ms(full.1), ms(recall.1));
-            let fits = if full.3 <= gpu.memory_bytes { "" } else { " (does not fit)" };
-            writeln!(
-                out,
-                "{:<9} {:<10} {all:>7.2} ms{fits}; {} {device:.2} ms + {link:.2} ms of the link: \
-                 {:.2} x in its shadow, {:.2} x in turns",
-                gpu.name,
-                full.0,
-                recall.0,
-                all / device.max(link),
-                all / (device + link),
-            )?;
-        }
-    }
-    Ok(())
-}
+/// The title of the token.
+const TOKEN: &str = "token";
 
 #[cfg(test)]
 mod tests {
@@ -229,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn every_case_and_the_tokens_have_a_bound() {
+    fn every_case_has_a_bound() {
         let text = |filter: &str| {
             let mut out = Vec::new();
-            bounds(filter, &mut out).expect("nothing fails");
+            ops(filter, &mut out).expect("nothing fails");
             String::from_utf8(out).expect("text")
         };
         let all = text("");
@@ -244,19 +166,7 @@ mod tests {
         let has_bound =
             |line: &&str| line.contains(" us ") && ends.iter().any(|end| line.ends_with(end));
         assert_eq!(all.lines().filter(has_bound).count(), n_cases);
-        assert!(all.contains("a decoded token"));
         let few = text("top_k 40 of 1 x 151936");
         assert_eq!(few.lines().filter(|line| line.starts_with("top_k")).count(), 1, "{few}");
-        assert!(!few.contains("a decoded token"));
-    }
-
-    #[test]
-    fn a_token_reads_what_the_published_shape_has() {
-        // 8.03 billion parameters, of which the embedding's 0.53 are not read.
-        assert!((Llama::weight_bytes() / 2e9 - 7.5).abs() < 0.05, "{}", Llama::weight_bytes());
-        // 16 GiB of keys and values at 128K.
-        assert_eq!(Llama::row_bytes(Llama::CONTEXT), 16.0 * (1u64 << 30) as f64);
-        let [full, recall] = steps(1.0);
-        assert!(full.1 > 1.9 * recall.1 && recall.2 > 0.0);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use longview_core::{DType, SplitMix64};
 
 /// A model's dimensions.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Dims {
     /// What it is called.
     pub name: &'static str,
@@ -54,7 +54,7 @@ pub(super) const QWEN_05B: Dims = Dims {
 };
 
 /// 15 GB of weights on the disk and on the device.
-pub(super) const LLAMA_8B: Dims = Dims {
+pub const LLAMA_8B: Dims = Dims {
     name: "Llama-3.1-8B",
     has_bias: true,
     n_layers: 32,
@@ -72,14 +72,36 @@ pub struct RandomFolder {
     pub path: PathBuf,
 }
 
+/// What a folder's weights are.
+#[derive(Clone, Copy, PartialEq)]
+enum Weights {
+    Random,
+    /// A hole in the file: no disk is needed, and nothing is computed with them.
+    Zeros,
+}
+
 impl RandomFolder {
     /// Writes the folder.
     pub fn new(dims: &Dims) -> io::Result<Self> {
+        Self::of(dims, Weights::Random)
+    }
+
+    /// Writes a folder of zeros that takes no room on the disk: for devices that only count.
+    pub fn zeros(dims: &Dims) -> io::Result<Self> {
+        Self::of(dims, Weights::Zeros)
+    }
+
+    /// A folder without files.
+    pub fn empty() -> io::Result<Self> {
         static N_MADE: AtomicU64 = AtomicU64::new(0);
         let (process, n) = (std::process::id(), N_MADE.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(format!("longview-bench-{process}-{n}"));
         std::fs::create_dir_all(&path)?;
-        let folder = Self { path };
+        Ok(Self { path })
+    }
+
+    fn of(dims: &Dims, weights: Weights) -> io::Result<Self> {
+        let folder = Self::empty()?;
         let (class, model_type) = if dims.has_bias {
             ("Qwen2ForCausalLM", "qwen2")
         } else {
@@ -100,11 +122,11 @@ impl RandomFolder {
             dims.vocab
         );
         std::fs::write(folder.path.join("config.json"), config)?;
-        folder.write_weights(dims)?;
+        folder.write_weights(dims, weights)?;
         Ok(folder)
     }
 
-    fn write_weights(&self, dims: &Dims) -> io::Result<()> {
+    fn write_weights(&self, dims: &Dims, weights: Weights) -> io::Result<()> {
         let tensors = tensor_shapes(dims);
         let (mut header, mut offset) = (String::from("{"), 0);
         for (i, (name, shape)) in tensors.iter().enumerate() {
@@ -125,6 +147,10 @@ impl RandomFolder {
         let mut file = io::BufWriter::new(file);
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(header.as_bytes())?;
+        if weights == Weights::Zeros {
+            file.flush()?;
+            return file.get_ref().set_len((8 + header.len() + offset) as u64);
+        }
         let mut rng = SplitMix64::new(1);
         let block: Vec<f32> = (0..1 << 20).map(|_| 0.02 * rng.next_normal()).collect();
         let block = longview_core::encode_f32(DType::BF16, &block);

@@ -1,0 +1,239 @@
+//! What a launch reads and writes, by its real arguments.
+
+use longview_core::kv8;
+use longview_cuda::{CopyCall, Grid, Kernel};
+use longview_cuda_emulation::{EmulatedDriver, Given};
+
+/// A command of a decoded token.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The kernel's name; `copy` for a copy.
+    pub name: &'static str,
+    /// Blocks in all.
+    pub n_blocks: u64,
+    /// What it was launched with; `None` for a copy.
+    pub(super) kernel: Option<(Kernel, Grid)>,
+    /// What it does to memory.
+    pub(super) work: Work,
+}
+
+/// Bytes, and what must come one after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Work {
+    /// Of device memory, read and written.
+    pub device_bytes: f64,
+    /// Over the bus, whether rows miss or not.
+    pub link_bytes: f64,
+    /// Over the bus, as if all rows missed: the share of misses of it moves, and is written to the
+    /// device.
+    pub missed_bytes: f64,
+    /// Loads from cache that wait for each other.
+    pub chain: f64,
+    /// Ways over the bus that wait for each other.
+    pub link_chain: f64,
+    /// Bytes that a thread asks for at once.
+    pub in_flight: f64,
+}
+
+/// What only an executed kernel would know, because it reads it from device memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Clusters of a head.
+    pub n_clusters: f64,
+    /// Tokens that a head attends at most.
+    pub budget: f64,
+    /// Bytes of what the host tells, in a mean launch.
+    pub told_bytes: f64,
+}
+
+struct Args<'a> {
+    driver: &'a EmulatedDriver,
+    kernel: Kernel,
+    words: &'a [u64],
+}
+
+impl Args<'_> {
+    /// A field of 4 or 8 bytes.
+    ///
+    /// # Panics
+    /// If the struct has no such field: the model is about other kernels then.
+    fn get(&self, name: &str) -> u64 {
+        let layout = self.kernel.facts().args;
+        let field = layout.fields.iter().find(|field| field.name == name);
+        let field = field.unwrap_or_else(|| panic!("{} has no {name}", layout.name));
+        let word = self.words[field.offset as usize / 8];
+        if field.size == 8 { word } else { u64::from((word >> (field.offset % 8 * 8)) as u32) }
+    }
+
+    fn n(&self, name: &str) -> f64 {
+        self.get(name) as f64
+    }
+
+    /// A product of fields.
+    fn of(&self, names: &[&str]) -> f64 {
+        names.iter().map(|name| self.n(name)).product()
+    }
+
+    fn is_host(&self, name: &str) -> bool {
+        self.driver.is_host(self.get(name))
+    }
+}
+
+impl Launch {
+    /// A command that was recorded.
+    ///
+    /// # Panics
+    /// If it is of a kernel that no decoded token was made of before: [`work`] is to learn it.
+    pub(super) fn new(driver: &EmulatedDriver, given: &Given, sizes: &Sizes) -> Self {
+        match given {
+            Given::Copy(CopyCall { bytes, to_host, from_host, .. }) => {
+                let bytes = *bytes as f64;
+                let work = if *to_host || *from_host {
+                    Work { link_bytes: bytes, link_chain: 1.0, ..Work::default() }
+                } else {
+                    Work { device_bytes: 2.0 * bytes, ..Work::default() }
+                };
+                Self { name: "copy", n_blocks: 1, kernel: None, work }
+            }
+            Given::Launch { kernel, grid, args } => {
+                let args = Args { driver, kernel: *kernel, words: args };
+                let n_blocks = grid.blocks.iter().map(|n| u64::from(*n)).product();
+                let name = kernel.facts().name;
+                let kernel = Some((*kernel, *grid));
+                Self { name, n_blocks, kernel, work: work(name, &args, sizes) }
+            }
+        }
+    }
+}
+
+/// Bytes of a KV row, of a kernel that has the rows' type in its name.
+fn row_bytes(name: &str, head_dim: f64) -> f64 {
+    if name.contains("q8") {
+        return kv8::row_bytes(head_dim as usize) as f64;
+    }
+    2.0 * head_dim * if name.contains("f32") { 4.0 } else { 2.0 }
+}
+
+/// Bytes that x of rounded rows takes.
+fn rounded_bytes(n_in: f64, planes: f64) -> f64 {
+    n_in / 32.0 * (32.0 * planes + 16.0)
+}
+
+/// Blocks read their operands from device memory once; what comes again is in cache. Intermediate
+/// results of a few KB count as device memory, though they mostly stay in the L2 cache.
+fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
+    let streamed =
+        |device_bytes: f64, in_flight: f64| Work { device_bytes, in_flight, ..Work::default() };
+    // The kernel's file says how much a thread has under way.
+    match name {
+        _ if name.starts_with("norm_matvec") => {
+            let rows = a.n("n_out_0") + a.n("n_out_1") + a.n("n_out_2");
+            let x = a.of(&["n_rows", "n_in"]) * 4.0;
+            // The squares are summed first.
+            let work = streamed(rows * a.n("row_units") * 16.0 + x, 64.0);
+            Work { chain: 2.0, ..work }
+        }
+        _ if name.starts_with("matvec") => {
+            let x = a.of(&["n_rows", "n_in"]) + 2.0 * a.of(&["n_rows", "n_out"]);
+            streamed(a.of(&["n_out", "row_units"]) * 16.0 + 4.0 * x, 64.0)
+        }
+        _ if name.starts_with("tile_product") => {
+            let weight = (a.n("n_out") / 16.0).ceil() * a.n("tile_units") * 16.0;
+            let x = a.n("n_rows") * rounded_bytes(a.n("n_in"), a.n("planes"));
+            streamed(weight + x + 8.0 * a.of(&["n_rows", "n_out"]), 64.0)
+        }
+        "round_rows" => {
+            let n_in = 32.0 * a.n("n_groups");
+            streamed(4.0 * n_in + rounded_bytes(n_in, a.n("planes")), 128.0)
+        }
+        _ if name.starts_with("rms_norm") => {
+            let work = streamed(2.0 * 4.0 * a.of(&["n_rows", "width"]), 16.0);
+            Work { chain: 2.0, ..work }
+        }
+        "rope" => streamed(2.0 * 4.0 * a.of(&["n_tokens", "n_heads", "head_dim"]), 16.0),
+        "silu_mul" | "gelu_mul" => streamed(3.0 * 4.0 * a.n("n"), 16.0),
+        _ if name.starts_with("kv_scatter") => {
+            let n_rows = a.of(&["n_tokens", "n_kv_heads"]);
+            let row = row_bytes(name, a.n("head_dim"));
+            let mut work = streamed(n_rows * 8.0 * a.n("head_dim"), 16.0);
+            for (there, to) in [("rows", "dst"), ("more_rows", "more_dst")] {
+                if a.get(there) == 0 {
+                    continue;
+                }
+                // Nobody waits for what is written over the bus.
+                let bytes =
+                    if a.is_host(to) { &mut work.link_bytes } else { &mut work.device_bytes };
+                *bytes += n_rows * row;
+            }
+            work
+        }
+        _ if name.starts_with("centroid_logits") => {
+            let n = s.n_clusters.min(a.n("room"));
+            let size = if name.contains("f32") { 4.0 } else { 2.0 };
+            let centroids = n * a.of(&["n_kv_heads", "head_dim"]) * size;
+            streamed(centroids + 4.0 * n * (a.n("n_q_heads") + a.n("n_kv_heads")), 64.0)
+        }
+        "centroid_pool" => {
+            let n = s.n_clusters.min(a.n("room"));
+            let work = streamed(4.0 * n * (a.n("n_q_heads") + 2.0 * a.n("n_kv_heads")), 16.0);
+            // Each block joins the pairs of all blocks first.
+            Work { chain: 4.0, ..work }
+        }
+        "select_clusters" => {
+            let n = s.n_clusters.min(a.n("score_stride"));
+            // Four passes of one block a head, 4 loads of a thread at once; then the sort of what
+            // was taken, with a barrier a step.
+            let threads = f64::from(a.kernel.facts().threads);
+            let passes = 4.0 * (n / threads / 4.0).ceil();
+            Work { chain: passes + 10.0, ..streamed(0.0, 16.0) }
+        }
+        "look_up_rows" => {
+            let threads = f64::from(a.kernel.facts().threads);
+            let (slots, tokens) = (a.n("n_slots") / threads, s.budget / threads);
+            // A slot enters the table (read, swap, write) and is looked at when free ones are
+            // listed; a token is looked up twice (key, slot), and both lists are written.
+            let chain = 4.0 * slots.ceil() + 6.0 * tokens.ceil() + 8.0;
+            let bytes = a.n("n_kv_heads") * (12.0 * a.n("n_slots") + 8.0 * a.n("table_len"));
+            Work { chain, ..streamed(bytes, 16.0) }
+        }
+        _ if name.starts_with("kv_gather") => {
+            let unit = name.rsplit('_').next().and_then(|unit| unit.parse().ok()).unwrap_or(0.0);
+            let row = a.n("row_units") * unit;
+            let n_rows = s.budget.min(a.n("list_stride")) * a.n("n_kv_heads");
+            if !a.is_host("src") {
+                return streamed(2.0 * n_rows * row, 16.0);
+            }
+            // The list, then the rows.
+            let work = Work { chain: 2.0, link_chain: 1.0, ..streamed(0.0, 16.0) };
+            Work { missed_bytes: n_rows * row, ..work }
+        }
+        "attend_list_merge" => {
+            let n = a.of(&["n_tokens", "n_q_heads", "n_splits"]);
+            Work { chain: 2.0, ..streamed(n * (4.0 * a.n("head_dim") + 8.0), 16.0) }
+        }
+        _ if name.starts_with("attend_list") => {
+            let room = a.n("room");
+            let listed = a.get("rows") != 0;
+            let n_rows = if listed { room.min(s.budget) } else { room };
+            let kv = n_rows * a.n("n_kv_heads") * row_bytes(name, a.n("head_dim"));
+            let states = a.of(&["n_tokens", "n_q_heads", "n_splits"]) * 4.0 * a.n("head_dim");
+            // Four units of 16 bytes; the list comes before the rows, the queries before both.
+            Work { chain: 2.0 + f64::from(u8::from(listed)), ..streamed(kv + states, 64.0) }
+        }
+        "lse_merge" => streamed(3.0 * 4.0 * a.of(&["n_rows", "head_dim"]), 16.0),
+        "argmax_parts" => streamed(4.0 * a.n("width"), 16.0),
+        "argmax_merge" => Work { chain: 2.0, ..streamed(8.0 * a.n("n_parts"), 16.0) },
+        _ if name.starts_with("embed") => {
+            let size = if name.ends_with("f32") { 4.0 } else { 2.0 };
+            let work = streamed((size + 4.0) * a.of(&["n_tokens", "width"]), 16.0);
+            Work { chain: 1.0, ..work }
+        }
+        _ if name.starts_with("tile_embed") => {
+            Work { chain: 1.0, ..streamed(5.0 * a.of(&["n_tokens", "width"]), 16.0) }
+        }
+        "upload_words" => {
+            Work { link_bytes: s.told_bytes, link_chain: 1.0, ..streamed(s.told_bytes, 16.0) }
+        }
+        _ => panic!("the model of a token does not know {name}"),
+    }
+}
