@@ -162,7 +162,8 @@ impl<B: Backend> Kept<B> {
         }
         self.make_room();
         self.turn += 1;
-        self.add(Entry { scope, session, name: Some(name), is_trunk: true, used: self.turn });
+        let (used, serial) = (self.turn, self.n_kept);
+        self.add(Entry { scope, session, name: Some(name), is_trunk: true, used, serial });
     }
 
     /// Lets all go.
