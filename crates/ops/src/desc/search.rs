@@ -91,17 +91,17 @@ pub struct Rerank<'a, B: Storage> {
 
 /// The tokens of one sequence that score best among those of the clusters that score best.
 ///
-/// Queries get to the space of tokens by [`crate::ProjectHeads`]. A cluster is described there by
-/// the largest and the least number that any of its tokens has in each dimension, as Quest (Tang et
-/// al., 2024) describes pages: its landmark is `[largest; least]`, which meets queries that
-/// [`crate::SplitSigns`] has split, and its score bounds those of its tokens. Each level is a
-/// [`crate::ScoreSelect`], and the clusters are opened by [`crate::ClusterRows`].
+/// Queries get to the space of tokens by [`crate::ProjectHeads`]. A cluster's landmark has two
+/// numbers of each dimension there, `[high; low]`, which meet queries that [`crate::SplitSigns`] has
+/// split: with the largest and the least number of any token, its score would bound those of its
+/// tokens, as Quest's does (Tang et al., 2024). Each level is a [`crate::ScoreSelect`], and the
+/// clusters are opened by [`crate::ClusterRows`].
 pub struct SearchTokens<'a, B: Storage> {
     /// Sizes.
     pub p: SearchTokensParams,
     /// F32 `[T, Hq, Dh]`.
     pub q: View<'a, B>,
-    /// Clusters, by their bounds.
+    /// Clusters.
     pub clusters: SearchLevel<'a, B>,
     /// Tokens in the chosen clusters.
     pub opened: Opened<'a, B>,

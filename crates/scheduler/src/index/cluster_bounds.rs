@@ -282,7 +282,7 @@ mod tests {
         let mut rng = longview_core::SplitMix64::new(5);
         let mut bounds = ClusterBounds::new(&R::new(), 1, 1, 8).unwrap();
         for _ in 0..200 {
-            let n = 1 + rng.below(16) as usize;
+            let n = 1 + rng.below(16);
             let codes: Vec<i8> = (0..8 * n).map(|_| (rng.next_normal() * 40.0) as i8).collect();
             bounds.staging.clear();
             bounds.push(&codes);
