@@ -4,8 +4,8 @@
 //! the same process (`limits`). Bytes count the large operands of an op once (a copy: read and
 //! written); FLOP are those of the equation. After the ops the embedded model decodes, and what a
 //! token asks of the device is counted (`tokens`). What the same bytes and FLOP imply on GPUs that
-//! are not here is `bounds`; a token there, by its launches, is `token_model`; whole steps over long
-//! contexts are `decode`.
+//! are not here is `bounds`; a token there, by its launches, is `token_model`; whole steps over
+//! long contexts are `decode`.
 
 mod attention;
 mod bounds;
