@@ -93,8 +93,8 @@ pub struct Rerank<'a, B: Storage> {
 ///
 /// Queries get to the space of tokens by [`crate::ProjectHeads`]. A cluster's landmark has two
 /// numbers of each dimension there, `[high; low]`, which meet queries that [`crate::SplitSigns`]
-/// has split: with the largest and the least number of any token, its score would bound those of its
-/// tokens, as Quest's does (Tang et al., 2024). Each level is a [`crate::ScoreSelect`], and the
+/// has split. With the largest and the least number of any token, its score would bound those of
+/// its tokens, as Quest's does (Tang et al., 2024). Each level is a [`crate::ScoreSelect`], and the
 /// clusters are opened by [`crate::ClusterRows`].
 pub struct SearchTokens<'a, B: Storage> {
     /// Sizes.
