@@ -19,7 +19,7 @@ const LOADS: [f64; 14] =
 /// Questions for each document that pass before a run, so that memory and disks are filled.
 const WARM: usize = 20;
 
-/// What [`line`] says.
+/// What [`line()`] says.
 pub const HEAD: &str = "\
 | workers | routing | storage | questions an hour | TTFT p50 | p99 | avoided | disks | store | busy | cost |
 |---|---|---|---|---|---|---|---|---|---|---|";
