@@ -29,7 +29,7 @@ const LRQK_LITE_TOKENS: usize = 64;
 /// tokens. In longer contexts they grow with it, because among more clusters more score above that
 /// of a token that is looked for.
 const LONGVIEW_OPENS: usize = 2048;
-const LONGVIEW_TIMES: [usize; 2] = [4, 8];
+const LONGVIEW_TIMES: [usize; 2] = [4, 16];
 const LONGVIEW_SHORT: usize = 32_768;
 
 /// Tokens up to which Longview attends to everything where rows lie, if nothing else is said.

@@ -425,7 +425,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         (ClusterConfig { two_stage: None, ..clusters }, policy.sinks, policy.recent)
     };
     assert_eq!(plain(&policy), plain(&clusterkv));
-    for (budget, times, rerank) in [("128", 8, 4), ("400", 5, 2), ("513", 4, 0), ("4096", 4, 0)] {
+    for (budget, times, rerank) in [("128", 16, 4), ("400", 5, 2), ("513", 4, 0), ("4096", 4, 0)] {
         let index = of(&[("budget", budget)]).unwrap().index.unwrap();
         let two_stage = index.two_stage().unwrap();
         assert_eq!((two_stage.times, two_stage.rerank), (times, rerank), "--budget {budget}");
@@ -436,7 +436,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         policy.index.unwrap().two_stage().unwrap().times
     };
     assert_eq!([1024, 32_768, 65_536, 131_072].map(|n| times(n, 512)), [4, 4, 8, 16]);
-    assert_eq!([1024, 32_768, 131_072, 1 << 30].map(|n| times(n, 64)), [8, 8, 32, 262_144]);
+    assert_eq!([1024, 32_768, 131_072, 1 << 30].map(|n| times(n, 64)), [16, 16, 64, 524_288]);
     let segment = |context| {
         let options = PolicyOptions::new(Preset::Longview).with_budget(512);
         Policy::resolve(&options, context).unwrap().index.unwrap().segment
