@@ -462,7 +462,7 @@ mod tests {
             "index = clusters of 16, 8 a window, cosine, 10 iterations, at most 128, seed 0; segment \
              8192, window 128, pooling 0",
             "tail = groups",
-            "refine = 8 tokens by joint factors of shrunk sums, rank 32, adapts false",
+            "refine = 4 tokens by joint factors of shrunk sums, rank 32, adapts false",
         ];
         assert_eq!(changed, want);
     }
