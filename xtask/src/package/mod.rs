@@ -30,7 +30,7 @@ pub(crate) const ABOUT: &str = "a Debian package and an archive of both programs
 
 /// Packages of cargo and features that the programs are built of.
 const BUILT: &str = "--package longview-cli --package longview-desktop \
-                     --features longview-cli/evaluation,longview-cli/shared";
+                     --features longview-cli/evaluation,longview-cli/shared,longview-cli/kv-events";
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
