@@ -24,17 +24,17 @@ pub struct Plan {
     pub n_workers: usize,
     /// Which is asked.
     pub rules: Rules,
-    /// Documents.
+    /// Documents that are asked about.
     pub n_docs: usize,
     /// Words of the shortest and the longest.
     pub words: (u64, u64),
-    /// Questions.
+    /// Questions that are asked.
     pub n_questions: usize,
     /// Questions a second.
     pub rate: f64,
     /// Tokens of an answer.
     pub answer: u64,
-    /// Of chance.
+    /// Seed of documents, questions and their moments.
     pub seed: u64,
 }
 

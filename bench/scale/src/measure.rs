@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 pub struct Plan {
     /// How the server is started.
     pub start: Start,
-    /// Its processor.
+    /// Number of the processor it is pinned to.
     pub core: usize,
     /// Words of the documents.
     pub words: Vec<u64>,

@@ -34,7 +34,7 @@ pub enum Command {
 /// The server that is started.
 #[derive(Args)]
 pub struct ServerArgs {
-    /// The program.
+    /// The `longview` program that serves.
     #[arg(long, value_name = "FILE")]
     binary: PathBuf,
     /// A model [default: that of the program].
@@ -73,7 +73,7 @@ pub struct MeasureArgs {
     /// Where the numbers hold: written into the file.
     #[arg(long)]
     pub machine: String,
-    /// The file.
+    /// The file with the measured times of one worker.
     #[arg(short, long, default_value = TIMES)]
     pub output: PathBuf,
 }
@@ -104,7 +104,7 @@ pub struct CheckArgs {
     /// Numbers of servers, each on a processor of its own.
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     pub workers: Vec<usize>,
-    /// Documents.
+    /// Documents that are asked about.
     #[arg(long, default_value_t = 12)]
     pub documents: usize,
     /// Words of the shortest.
@@ -113,7 +113,7 @@ pub struct CheckArgs {
     /// Words of the longest.
     #[arg(long, default_value_t = 4000)]
     pub longest: u64,
-    /// Questions.
+    /// Questions that are asked.
     #[arg(long, default_value_t = 120)]
     pub questions: usize,
     /// Questions a second for each server.
@@ -128,7 +128,7 @@ pub struct CheckArgs {
     /// The servers' context.
     #[arg(long, default_value_t = 16_384)]
     pub ctx_size: u64,
-    /// Of chance.
+    /// Seed of documents, questions and their moments.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Says more of each run.
@@ -157,7 +157,7 @@ pub struct WorldArgs {
     /// How many times as large a token's keys and values are as those of the measured model.
     #[arg(long, default_value_t = 1.0)]
     pub bytes: f64,
-    /// Workers.
+    /// Workers that answer.
     #[arg(long, default_value_t = 1)]
     pub workers: usize,
     /// Which of them is asked.
@@ -172,7 +172,7 @@ pub struct WorldArgs {
     /// Workers that hold a hot document.
     #[arg(long, default_value_t = 1)]
     pub copies: usize,
-    /// Documents.
+    /// Documents that are asked about.
     #[arg(long, default_value_t = 10_000)]
     pub documents: usize,
     /// Tokens of the shortest.
@@ -223,7 +223,7 @@ pub struct WorldArgs {
     /// Price of a worker's hour.
     #[arg(long, default_value_t = 1.0)]
     pub price: f64,
-    /// Of chance.
+    /// Seed of documents, questions and their moments.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

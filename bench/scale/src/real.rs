@@ -28,7 +28,7 @@ fn question() -> String {
 /// How servers are started.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The program.
+    /// The `longview` program that serves.
     pub binary: PathBuf,
     /// A model; none: that of the program.
     pub model: Option<PathBuf>,
@@ -132,7 +132,7 @@ pub struct Answer {
 pub struct Read {
     /// Its id.
     pub id: String,
-    /// Its tokens.
+    /// Tokens that were read for it.
     pub tokens: u64,
     /// Seconds until the server said so.
     pub seconds: f64,

@@ -32,7 +32,7 @@ pub struct Sizes {
 /// All that a run needs beside its questions.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Workers.
+    /// Workers that answer.
     pub n_workers: usize,
     /// Each of them.
     pub limits: Limits,

@@ -65,7 +65,7 @@ struct Answering {
 /// What a worker computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing.
+    /// Nothing until a question or a session comes.
     Idle,
     /// So many tokens of the prompt at this place.
     Chunk(usize, u64),

@@ -44,11 +44,11 @@ pub struct Setup {
     pub chunk: usize,
     /// How the model attends.
     pub policy: PolicyOptions,
-    /// Tokens that a head attends at most, and those of a cluster, as the policy has them.
+    /// Tokens that a head attends at most, as the policy has it.
     pub budget: usize,
-    /// See above.
+    /// Tokens of a cluster, as the policy has it.
     pub cluster_tokens: usize,
-    /// The device.
+    /// The emulated device it is recorded on.
     pub device: EmulatedOptions,
 }
 
@@ -86,7 +86,7 @@ pub struct Trace {
     pub launches: Vec<Launch>,
     /// Layers that recall, the last of all.
     pub n_recalling: usize,
-    /// Layers.
+    /// Layers that were recorded.
     pub n_layers: usize,
     /// Nodes of graphs that were given other arguments.
     pub nodes_set: f64,
