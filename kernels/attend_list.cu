@@ -16,8 +16,10 @@
 // as long as both factors agree. Scores are Q K^T; the 8 rows of Q that no query needs hold what
 // rounding to 16 bits left of it, and bf16 has a third part. Values are V^T P^T, P in two parts. So
 // results are as near as with f32 products.
-// `plain`, for all others, those of 8 bits too: LANES lanes take a row, 4 elements each, and sum up
-// with shuffles.
+// `codes`, for rows of 8 bits whose keys are whole units of 8 codes: the same on bf16, which holds
+// a code exactly. Keys have a scale for each 32 codes, as many as two products see: their sums are
+// scaled. The scale of a value goes into its row's weight.
+// `plain`, for all others: LANES lanes take a row, 4 elements each, and sum up with shuffles.
 //
 // Bytes: 2 Dh a listed row and KV head. Bound: memory. Dh is at most DIM, 64, 128 or 256.
 #include "shared/attend.cuh"
@@ -297,6 +299,31 @@ DEVICE void store_queries(const AttendListArgs& p, const Work& work, uint4* firs
     __syncthreads();
 }
 
+// What a warp made, for `finish`.
+template <u32 DIM, u32 UNITS, u32 BLOCKS>
+DEVICE void leave_made(const Made<BLOCKS>& made, const Parts& parts) {
+    const u32 g = lane_of_thread() / 4;
+    const u32 t = lane_of_thread() % 4;
+    float total = made.l + shfl_xor(made.l, 1u);
+    total += shfl_xor(total, 2u);
+    const u32 warp_row = warp_of_thread() * ROWS;
+    if (t == 0) {
+        parts.maxima[warp_row + g] = made.m;
+        parts.totals[warp_row + g] = total;
+    }
+#pragma unroll
+    for (u32 b = 0; b < BLOCKS; b++) {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+#pragma unroll
+            for (u32 c = 0; c < 2 * UNITS; c++) {
+                const u32 d = (16 * b + g + c / 2 * 8) * 8 + i;
+                parts.sums[(warp_row + 2 * t + c % 2) * DIM + d] = made.o[b][i][c];
+            }
+        }
+    }
+}
+
 template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const AttendListArgs& p) {
     constexpr u32 STEPS = DIM / 32;
     // Units g and g + 8 of BLOCKS times 16.
@@ -374,26 +401,174 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const Atten
         take_tile<T>(values, scores, is_seen, made);
     }
 
-    float total = made.l + shfl_xor(made.l, 1u);
-    total += shfl_xor(total, 2u);
-    const u32 warp_row = warp_of_thread() * ROWS;
-    if (t == 0) {
-        maxima[warp_row + g] = made.m;
-        totals[warp_row + g] = total;
+    const Parts parts{maxima, totals, sums, factors, held};
+    leave_made<DIM, UNITS>(made, parts);
+    finish<DIM>(p, work, parts);
+}
+
+#if HAS_SM80
+// The units of a row of 8 bits that a lane takes of a key or a value, 8 codes each; zeros beyond
+// its end and for no row. Rows begin at 4 bytes.
+DEVICE uint2 load_codes(const u32* head, u32 id, u32 row_words, u32 offset, u32 n_units, u32 unit) {
+    if (id == NO_KV_ROW || unit >= n_units) {
+        return uint2{0, 0};
+    }
+    const u32* at = head + static_cast<u64>(id) * row_words + offset + 2 * unit;
+    return uint2{at[0], at[1]};
+}
+
+// Four codes as bf16, which is exact: the second half of the f32 2^23 + 128 + code has the code.
+DEVICE uint2 codes_to_bfloats(u32 codes) {
+    const u32 unsigned_codes = codes ^ 0x80808080u;
+    u32 bits[4];
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const u32 number = pick_bytes(unsigned_codes, 0x4b000000u, 0x7440u + i);
+        bits[i] = float_bits(float_of(number) - 8388736.0f);
+    }
+    return uint2{pick_bytes(bits[0], bits[1], 0x7632u), pick_bytes(bits[2], bits[3], 0x7632u)};
+}
+
+// Scores of the tile for query row g: KV rows 2t, 2t + 1 and 8 on, with the scales of their keys,
+// two in a word.
+template <u32 DIM>
+DEVICE void score_codes(const uint2 (&keys)[2][DIM / 32], const u32 (&scales)[4][DIM / 64],
+                        const uint4* firsts, const uint2* thirds, float (&scores)[4]) {
+    const u32 lane = lane_of_thread();
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        scores[i] = 0;
     }
 #pragma unroll
-    for (u32 b = 0; b < BLOCKS; b++) {
+    for (u32 j = 0; j < DIM / 32; j++) {
+        float c[2][4] = {};
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) {
+        for (u32 half = 0; half < 2; half++) {
+            const uint4 first = firsts[(2 * j + half) * WARP + lane];
+            const uint2 third = thirds[(2 * j + half) * WARP + lane];
+            const u32 a[4] = {first.x, first.y, first.z, first.w};
+            const u32 rest[4] = {third.x, 0, third.y, 0};
 #pragma unroll
-            for (u32 c = 0; c < 2 * UNITS; c++) {
-                const u32 d = (16 * b + g + c / 2 * 8) * 8 + i;
-                sums[(warp_row + 2 * t + c % 2) * DIM + d] = made.o[b][i][c];
+            for (u32 n = 0; n < 2; n++) {
+                const uint2 key = codes_to_bfloats(half == 0 ? keys[n][j].x : keys[n][j].y);
+                const u32 b[2] = {key.x, key.y};
+                mma_bf16(c[n], a, b);
+                mma_bf16(c[n], rest, b);
             }
         }
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const float scale = half_to_float(static_cast<u16>(scales[i][j / 2] >> (j % 2 * 16)));
+            scores[i] += scale * (c[i / 2][i % 2] + c[i / 2][i % 2 + 2]);
+        }
     }
-    finish<DIM>(p, work, Parts{maxima, totals, sums, factors, held});
 }
+
+template <u32 DIM, bool WEIGHTED> DEVICE void attend_codes(const AttendListArgs& p) {
+    constexpr u32 STEPS = DIM / 32;
+    // As in `attend_mma`.
+    constexpr u32 UNITS = DIM == 64 ? 1 : 2;
+    constexpr u32 BLOCKS = DIM / 64 / UNITS;
+    SHARED(uint4, firsts, STEPS * 2 * WARP);
+    SHARED(uint2, thirds, STEPS * 2 * WARP);
+    SHARED(float, sums, N_WARPS * ROWS * DIM);
+    SHARED(float, maxima, N_WARPS * ROWS);
+    SHARED(float, totals, N_WARPS * ROWS);
+    SHARED(float, factors, N_WARPS * ROWS);
+    SHARED(float, held, ROWS);
+    const Work work = work_of_block(p);
+    if (work.n == 0 || (work.begin >= work.end && p.n_splits > 1)) {
+        return;
+    }
+    store_queries<bf16, DIM>(p, work, firsts, thirds);
+
+    const u32 g = lane_of_thread() / 4;
+    const u32 t = lane_of_thread() % 4;
+    const u32 row_words = coded_row(p.head_dim) / 4;
+    const u32 value_words = p.head_dim / 4;
+    const u32 n_units = p.head_dim / 8;
+    const u32 n_scales = key_scales(p.head_dim);
+    const u64 head_words = static_cast<u64>(work.kv_head) * p.head_stride * row_words;
+    const u32* head = static_cast<const u32*>(p.kv) + head_words;
+    const u32 seen = seen_by(p, work, g);
+    const u32 skipped = skipped_by(p, work, g);
+    Made<BLOCKS> made = {{}, LOWEST, 0};
+    u32 tile = begin_of(p, work) + warp_of_thread() * TILE;
+    Listed listed = listed_at<WEIGHTED>(p, work, tile + lane_of_thread() % TILE);
+    for (; tile < work.end; tile += SPLIT_UNIT) {
+        uint2 keys[2][STEPS];
+#pragma unroll
+        for (u32 n = 0; n < 2; n++) {
+            const u32 key_id = shfl(listed.id, g + 8 * n);
+#pragma unroll
+            for (u32 j = 0; j < STEPS; j++) {
+                keys[n][j] = load_codes(head, key_id, row_words, 0, n_units, 4 * j + t);
+            }
+        }
+        u32 ids[4];
+        u32 key_scale[4][STEPS / 2];
+        float value_scale[4];
+#pragma unroll
+        for (u32 r = 0; r < 4; r++) {
+            ids[r] = shfl(listed.id, 2 * t + r % 2 + r / 2 * 8);
+            const bool is_row = ids[r] != NO_KV_ROW;
+            const u32* row = head + static_cast<u64>(is_row ? ids[r] : 0) * row_words;
+#pragma unroll
+            for (u32 j = 0; j < STEPS / 2; j++) {
+                key_scale[r][j] = is_row && 2 * j < n_scales ? row[p.head_dim / 2 + j] : 0;
+            }
+            const u32 pair = is_row ? row[p.head_dim / 2 + n_scales / 2] : 0;
+            value_scale[r] = half_to_float(static_cast<u16>(pair >> (n_scales % 2 * 16)));
+        }
+        uint2 values[BLOCKS][UNITS][4];
+#pragma unroll
+        for (u32 b = 0; b < BLOCKS; b++) {
+#pragma unroll
+            for (u32 i = 0; i < UNITS * 4; i++) {
+                values[b][i / 4][i % 4] = load_codes(head, ids[i % 4], row_words, value_words,
+                                                     n_units, 16 * b + i / 4 * 8 + g);
+            }
+        }
+        const float bias = listed.bias;
+        listed = listed_at<WEIGHTED>(p, work, tile + SPLIT_UNIT + lane_of_thread() % TILE);
+
+        float scores[4];
+        score_codes<DIM>(keys, key_scale, firsts, thirds, scores);
+        bool is_seen[4];
+#pragma unroll
+        for (u32 r = 0; r < 4; r++) {
+            const u32 row = 2 * t + r % 2 + r / 2 * 8;
+            if constexpr (WEIGHTED) {
+                scores[r] += shfl(bias, row);
+            }
+            const bool is_inside = tile + row >= skipped && tile + row < seen;
+            is_seen[r] = ids[r] != NO_KV_ROW && (WEIGHTED || is_inside);
+        }
+        float weights[4];
+        weigh_tile(scores, is_seen, made, weights);
+#pragma unroll
+        for (u32 r = 0; r < 4; r++) {
+            weights[r] *= value_scale[r];
+        }
+        u32 parts[2][2];
+        part_weights<bf16>(weights, parts);
+#pragma unroll
+        for (u32 b = 0; b < BLOCKS; b++) {
+            uint4 wide[UNITS][4];
+#pragma unroll
+            for (u32 i = 0; i < UNITS * 4; i++) {
+                const uint2 low = codes_to_bfloats(values[b][i / 4][i % 4].x);
+                const uint2 high = codes_to_bfloats(values[b][i / 4][i % 4].y);
+                wide[i / 4][i % 4] = uint4{low.x, low.y, high.x, high.y};
+            }
+            add_values<bf16, UNITS>(wide, parts[0], parts[1], made.o[b]);
+        }
+    }
+    const Parts parts{maxima, totals, sums, factors, held};
+    leave_made<DIM, UNITS>(made, parts);
+    finish<DIM>(p, work, parts);
+}
+#endif
 
 // Elements [from, from + 4) of a key or a value; zeros beyond its end and for no row.
 template <typename T>
@@ -627,6 +802,21 @@ KERNEL(attend_list_weighted_plain_bf16_256, AttendListArgs, THREADS) {
     attend_plain<bf16, 256, true>(p);
 }
 
+#if HAS_SM80
+KERNEL(attend_list_q8_64, AttendListArgs, THREADS) { attend_codes<64, false>(p); }
+KERNEL(attend_list_q8_128, AttendListArgs, THREADS) { attend_codes<128, false>(p); }
+KERNEL(attend_list_q8_256, AttendListArgs, THREADS) { attend_codes<256, false>(p); }
+KERNEL(attend_list_weighted_q8_64, AttendListArgs, THREADS) { attend_codes<64, true>(p); }
+KERNEL(attend_list_weighted_q8_128, AttendListArgs, THREADS) { attend_codes<128, true>(p); }
+KERNEL(attend_list_weighted_q8_256, AttendListArgs, THREADS) { attend_codes<256, true>(p); }
+#else
+KERNEL(attend_list_q8_64, AttendListArgs, THREADS) { attend_plain<coded, 128, false>(p); }
+KERNEL(attend_list_q8_128, AttendListArgs, THREADS) { attend_plain<coded, 128, false>(p); }
+KERNEL(attend_list_q8_256, AttendListArgs, THREADS) { attend_plain<coded, 256, false>(p); }
+KERNEL(attend_list_weighted_q8_64, AttendListArgs, THREADS) { attend_plain<coded, 128, true>(p); }
+KERNEL(attend_list_weighted_q8_128, AttendListArgs, THREADS) { attend_plain<coded, 128, true>(p); }
+KERNEL(attend_list_weighted_q8_256, AttendListArgs, THREADS) { attend_plain<coded, 256, true>(p); }
+#endif
 KERNEL(attend_list_plain_q8_128, AttendListArgs, THREADS) { attend_plain<coded, 128, false>(p); }
 KERNEL(attend_list_plain_q8_256, AttendListArgs, THREADS) { attend_plain<coded, 256, false>(p); }
 KERNEL(attend_list_weighted_plain_q8_128, AttendListArgs, THREADS) {

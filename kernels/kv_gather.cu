@@ -3,8 +3,8 @@
 // one pool.
 //
 // A warp owns one entry of a list and moves its row in units of 16 bytes where rows and addresses
-// allow, else of 4 or 2: neighbours read neighbouring units, so a row of host memory comes over the
-// bus in whole lines. Thousands of warps hide the way there and back.
+// allow, else of 4, 2 or 1: neighbours read neighbouring units, so a row of host memory comes over
+// the bus in whole lines. Thousands of warps hide the way there and back.
 //
 // Bytes: the rows, once in and once out. Bound: memory, or the bus where src is host memory.
 #include "shared/common.cuh"
@@ -32,6 +32,7 @@ constexpr u32 THREADS = 256;
 DEVICE uint4 load_unit(const uint4* from) { return load_once(from); }
 DEVICE u32 load_unit(const u32* from) { return *from; }
 DEVICE u16 load_unit(const u16* from) { return *from; }
+DEVICE u8 load_unit(const u8* from) { return *from; }
 
 template <typename Unit> DEVICE void gather(const KvGatherArgs& p) {
     const u64 entry = static_cast<u64>(blockIdx.x) * (THREADS / WARP) + warp_of_thread();
@@ -56,3 +57,4 @@ template <typename Unit> DEVICE void gather(const KvGatherArgs& p) {
 KERNEL(kv_gather_16, KvGatherArgs, THREADS) { gather<uint4>(p); }
 KERNEL(kv_gather_4, KvGatherArgs, THREADS) { gather<u32>(p); }
 KERNEL(kv_gather_2, KvGatherArgs, THREADS) { gather<u16>(p); }
+KERNEL(kv_gather_1, KvGatherArgs, THREADS) { gather<u8>(p); }

@@ -165,10 +165,11 @@ template <u32 BLOCKS> struct Made {
     float l;
 };
 
-// Adds a tile of 16 KV rows.
-template <typename T, u32 BLOCKS, u32 UNITS>
-DEVICE void take_tile(const uint4 (&values)[BLOCKS][UNITS][4], const float (&scores)[4],
-                      const bool (&is_seen)[4], Made<BLOCKS>& made) {
+// What a tile of 16 KV rows weighs for query row g: KV rows 2t, 2t + 1 and 8 on. What was made
+// before is brought to the new maximum, and their sum is added to l.
+template <u32 BLOCKS>
+DEVICE void weigh_tile(const float (&scores)[4], const bool (&is_seen)[4], Made<BLOCKS>& made,
+                       float (&weights)[4]) {
     const u32 t = lane_of_thread() % 4;
     float top = made.m;
 #pragma unroll
@@ -192,17 +193,29 @@ DEVICE void take_tile(const uint4 (&values)[BLOCKS][UNITS][4], const float (&sco
             o[3] *= odd;
         }
     }
-    float weights[4];
 #pragma unroll
     for (u32 r = 0; r < 4; r++) {
         weights[r] = is_seen[r] ? expf(scores[r] - made.m) : 0.0f;
         made.l += weights[r];
     }
-    u32 parts[2][2];
+}
+
+// Weights in two parts of T, as `add_values` takes them.
+template <typename T> DEVICE void part_weights(float (&weights)[4], u32 (&parts)[2][2]) {
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
         parts[i / 2][i % 2] = take_pair<T>(weights[2 * (i % 2)], weights[2 * (i % 2) + 1]);
     }
+}
+
+// Adds a tile of 16 KV rows.
+template <typename T, u32 BLOCKS, u32 UNITS>
+DEVICE void take_tile(const uint4 (&values)[BLOCKS][UNITS][4], const float (&scores)[4],
+                      const bool (&is_seen)[4], Made<BLOCKS>& made) {
+    float weights[4];
+    weigh_tile(scores, is_seen, made, weights);
+    u32 parts[2][2];
+    part_weights<T>(weights, parts);
 #pragma unroll
     for (u32 b = 0; b < BLOCKS; b++) {
         add_values<T, UNITS>(values[b], parts[0], parts[1], made.o[b]);

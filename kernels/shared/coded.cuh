@@ -15,7 +15,8 @@ DEVICE u32 coded_row(u32 head_dim) { return (2 * head_dim + 2 * key_scales(head_
 
 DEVICE float number_of(u32 code) { return static_cast<float>(static_cast<signed char>(code)); }
 
-// Scale i of a row.
+// Scale i of a row, which may begin at any byte.
 DEVICE float scale_of(const coded* row, u32 head_dim, u32 i) {
-    return half_to_float(*reinterpret_cast<const u16*>(row + 2 * head_dim + 2 * i));
+    const coded* at = row + 2 * head_dim + 2 * i;
+    return half_to_float(static_cast<u16>(at[0].bits | at[1].bits << 8));
 }

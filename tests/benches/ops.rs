@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use longview_tests::bench::{Asked, USAGE, bounds, run};
+use longview_tests::bench::{Asked, USAGE, answer};
 
 fn main() -> ExitCode {
     let asked = match Asked::parse(std::env::args().skip(1)) {
@@ -16,12 +16,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let out = &mut std::io::stdout().lock();
-    let result = match asked {
-        Asked::Measure(request) => run(&request, out),
-        Asked::Bounds(filter) => bounds(&filter, out),
-    };
-    match result {
+    match answer(&asked, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench: {error:#}");

@@ -1,9 +1,9 @@
-//! Commands that wait to be handed over, as shapes and the data that changes from run to run.
+//! Launches that wait to be handed over, as shapes and the data that changes from run to run.
 //!
 //! Shapes and data lie apart, so that two runs are compared by their shapes as a whole, and a step
 //! that records a thousand commands allocates nothing after its first time.
 
-use crate::driver::{CopyCall, Grid, KernelCall, Work};
+use crate::driver::{Grid, KernelCall};
 use crate::kernels::Kernel;
 
 /// Bytes of a word of data.
@@ -11,17 +11,17 @@ const WORD: usize = size_of::<u64>();
 
 /// What makes a command the same as another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Shape {
-    Launch { kernel: Kernel, grid: Grid },
-    Copy { bytes: u64, to_host: bool, from_host: bool },
+struct Shape {
+    kernel: Kernel,
+    grid: Grid,
 }
 
 /// Commands in the order in which a stream was given them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Commands {
     shapes: Vec<Shape>,
-    /// Arguments of kernels and addresses of copies, one after the other. Each begins at a word: no
-    /// document says that a driver takes arguments from elsewhere.
+    /// Arguments, one launch's after the other's. Each begins at a word: no document says that a
+    /// driver takes arguments from elsewhere.
     data: Vec<u64>,
     /// Where each command's data ends.
     ends: Vec<usize>,
@@ -38,21 +38,13 @@ impl Commands {
         self.ends.clear();
     }
 
-    pub fn push(&mut self, work: Work<'_>) {
-        let shape = match work {
-            Work::Launch(KernelCall { kernel, grid, args }) => {
-                let begin = self.data.len();
-                self.data.resize(begin + args.len().div_ceil(WORD), 0);
-                let to: &mut [u8] = bytemuck::cast_slice_mut(&mut self.data[begin..]);
-                to[..args.len()].copy_from_slice(args);
-                Shape::Launch { kernel, grid }
-            }
-            Work::Copy(CopyCall { to, from, bytes, to_host, from_host }) => {
-                self.data.extend_from_slice(&[to, from]);
-                Shape::Copy { bytes, to_host, from_host }
-            }
-        };
-        self.shapes.push(shape);
+    pub fn push(&mut self, call: KernelCall<'_>) {
+        let KernelCall { kernel, grid, args } = call;
+        let begin = self.data.len();
+        self.data.resize(begin + args.len().div_ceil(WORD), 0);
+        let to: &mut [u8] = bytemuck::cast_slice_mut(&mut self.data[begin..]);
+        to[..args.len()].copy_from_slice(args);
+        self.shapes.push(Shape { kernel, grid });
         self.ends.push(self.data.len());
     }
 
@@ -61,12 +53,12 @@ impl Commands {
         self.shapes == other.shapes
     }
 
-    /// The commands whose arguments or addresses are not those of `other`, which has their shapes.
+    /// The commands whose arguments are not those of `other`, which has their shapes.
     pub fn changed_since<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
         (0..self.len()).filter(|i| self.data(*i) != other.data(*i))
     }
 
-    /// Takes the arguments and addresses of `other`, which has the same shapes.
+    /// Takes the arguments of `other`, which has the same shapes.
     pub fn take_data_of(&mut self, other: &Self) {
         self.data.copy_from_slice(&other.data);
     }
@@ -76,22 +68,14 @@ impl Commands {
         &self.data[begin..self.ends[i]]
     }
 
-    pub fn get(&self, i: usize) -> Work<'_> {
-        match self.shapes[i] {
-            Shape::Launch { kernel, grid } => {
-                let args: &[u8] = bytemuck::cast_slice(self.data(i));
-                let n_bytes = kernel.facts().args.size as usize;
-                Work::Launch(KernelCall { kernel, grid, args: &args[..n_bytes] })
-            }
-            Shape::Copy { bytes, to_host, from_host } => {
-                let addresses = self.data(i);
-                let (to, from) = (addresses[0], addresses[1]);
-                Work::Copy(CopyCall { to, from, bytes, to_host, from_host })
-            }
-        }
+    pub fn get(&self, i: usize) -> KernelCall<'_> {
+        let Shape { kernel, grid } = self.shapes[i];
+        let args: &[u8] = bytemuck::cast_slice(self.data(i));
+        let n_bytes = kernel.facts().args.size as usize;
+        KernelCall { kernel, grid, args: &args[..n_bytes] }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = Work<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = KernelCall<'_>> {
         (0..self.len()).map(|i| self.get(i))
     }
 
@@ -107,14 +91,13 @@ impl Commands {
 #[cfg(test)]
 mod tests {
     use super::Commands;
-    use crate::driver::{CopyCall, Grid, KernelCall, Work};
+    use crate::driver::{Grid, KernelCall};
     use crate::kernels::Kernel;
 
     /// Whatever comes before it, a command is what it was, and its arguments begin at a word.
     #[test]
     fn arguments_begin_at_words() {
         let mut commands = Commands::default();
-        let copy = CopyCall { to: 3, from: 5, bytes: 7, to_host: false, from_host: true };
         let args_of = |kernel: Kernel| -> Vec<u8> {
             (0..kernel.facts().args.size).map(|i| i as u8 ^ kernel as u8).collect()
         };
@@ -122,19 +105,17 @@ mod tests {
             let args = args_of(*kernel);
             // As it may come from anywhere.
             let odd = [&[0][..], &args].concat();
-            let call = KernelCall { kernel: *kernel, grid: Grid::over(1, 1), args: &odd[1..] };
-            commands.push(Work::Launch(call));
-            commands.push(Work::Copy(copy));
+            commands.push(KernelCall {
+                kernel: *kernel,
+                grid: Grid::over(1, 1),
+                args: &odd[1..],
+            });
         }
-        for (i, work) in commands.iter().enumerate() {
-            match work {
-                Work::Copy(call) => assert_eq!(call, copy),
-                Work::Launch(call) => {
-                    assert_eq!(call.kernel, Kernel::ALL[i / 2]);
-                    assert_eq!(call.args, args_of(call.kernel));
-                    assert!(call.args.as_ptr().cast::<u64>().is_aligned());
-                }
-            }
+        assert_eq!(commands.len(), Kernel::ALL.len());
+        for (call, kernel) in commands.iter().zip(Kernel::ALL) {
+            assert_eq!(call.kernel, *kernel);
+            assert_eq!(call.args, args_of(call.kernel));
+            assert!(call.args.as_ptr().cast::<u64>().is_aligned());
         }
     }
 }

@@ -4,8 +4,8 @@
 //! order of the calls and some time later; [`Driver::synchronize`] waits for it. Nothing is said
 //! about two streams unless an event says it.
 //!
-//! Work is given one by one ([`Driver::run`]) or as a graph: a chain of the same work, launched as
-//! one, whose nodes can be given other arguments in between.
+//! Work is given one by one ([`Driver::run`]) or, if it is launches alone, as a graph: a chain of
+//! them, launched as one, whose nodes can be given other arguments in between.
 
 use longview_core::DType;
 
@@ -171,7 +171,7 @@ impl CopyCall {
     }
 }
 
-/// What a stream can be given, and what a node of a graph is.
+/// What a stream can be given.
 #[derive(Clone, Copy, Debug)]
 pub enum Work<'a> {
     /// A launch of a kernel.
@@ -247,14 +247,13 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// there must lie in it. The host leaves both alone until it has waited.
     unsafe fn run(&self, stream: &Self::Stream, work: Work<'_>) -> DriverResult<()>;
 
-    /// A graph of works, each after the one before.
+    /// A graph of launches, each after the one before.
     ///
     /// # Safety
     /// As for [`Driver::run`], whenever it is launched.
-    unsafe fn new_graph(&self, works: &[Work<'_>]) -> DriverResult<Self::Graph>;
+    unsafe fn new_graph(&self, calls: &[KernelCall<'_>]) -> DriverResult<Self::Graph>;
 
-    /// Gives node `i` of a graph other arguments or addresses, for launches from now on. Kernel,
-    /// grid, bytes and sides of a copy stay.
+    /// Gives node `i` of a graph other arguments, for launches from now on. Kernel and grid stay.
     ///
     /// # Safety
     /// As for [`Driver::run`], whenever the graph is launched.
@@ -262,10 +261,10 @@ pub trait Driver: Sized + Send + Sync + 'static {
         &self,
         graph: &mut Self::Graph,
         i: usize,
-        work: Work<'_>,
+        call: KernelCall<'_>,
     ) -> DriverResult<()>;
 
-    /// Gives a graph to a stream: all of its works, in order.
+    /// Gives a graph to a stream: all of its launches, in order.
     ///
     /// # Safety
     /// As for [`Driver::run`], for each of its nodes.

@@ -63,6 +63,16 @@ pub enum StartError {
         /// What the driver said.
         reason: String,
     },
+    /// A kernel faulted before in this process, which gets no context any more.
+    #[error(
+        "a kernel failed on the CUDA device ({reason}), and NVIDIA's driver lets this process use \
+         the device no more; start the program again (what was saved is kept), or use another \
+         --device"
+    )]
+    AfterFault {
+        /// What the driver said.
+        reason: String,
+    },
     /// The device computes wrong numbers.
     #[error("{name} computes wrong numbers ({reason}); update its driver, or use another --device")]
     SelfTest {

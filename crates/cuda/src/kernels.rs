@@ -108,6 +108,12 @@ kernels! {
         attend_list_weighted_plain_f16_256(AttendListArgs, 128),
         attend_list_weighted_plain_bf16_128(AttendListArgs, 128),
         attend_list_weighted_plain_bf16_256(AttendListArgs, 128),
+        attend_list_q8_64(AttendListArgs, 128),
+        attend_list_q8_128(AttendListArgs, 128),
+        attend_list_q8_256(AttendListArgs, 128),
+        attend_list_weighted_q8_64(AttendListArgs, 128),
+        attend_list_weighted_q8_128(AttendListArgs, 128),
+        attend_list_weighted_q8_256(AttendListArgs, 128),
         attend_list_plain_q8_128(AttendListArgs, 128),
         attend_list_plain_q8_256(AttendListArgs, 128),
         attend_list_weighted_plain_q8_128(AttendListArgs, 128),
@@ -161,7 +167,8 @@ kernels! {
     "kv_gather":
         kv_gather_16(KvGatherArgs, 256),
         kv_gather_4(KvGatherArgs, 256),
-        kv_gather_2(KvGatherArgs, 256);
+        kv_gather_2(KvGatherArgs, 256),
+        kv_gather_1(KvGatherArgs, 256);
     "kv_keys":
         kv_keys_plain_f32(KvKeysArgs, 256),
         kv_keys_plain_f16(KvKeysArgs, 256),

@@ -18,9 +18,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::sys::{
-    self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUdevice_attribute, CUevent, CUevent_flags,
-    CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmemorytype, CUmodule,
-    CUresult, CUstream,
+    self, CUDA_KERNEL_NODE_PARAMS, CUdevice_attribute, CUevent, CUevent_flags, CUfunction,
+    CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUresult, CUstream,
 };
 use cudarc::driver::{DriverError as CudaError, result};
 
@@ -135,6 +134,24 @@ fn refusal_of_pinned(error: CudaError) -> DriverError {
     }
 }
 
+/// Whether a new context is refused with what a kernel did before in this process. Such an error
+/// stays with the process, whatever contexts it destroys: so says CUDA's document of these errors,
+/// and so did an H100 (driver 580).
+fn is_of_a_fault(error: CUresult) -> bool {
+    matches!(
+        error,
+        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUresult::CUDA_ERROR_INVALID_PC
+            | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUresult::CUDA_ERROR_LAUNCH_FAILED
+            | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUresult::CUDA_ERROR_ASSERT
+    )
+}
+
 impl NvidiaDriver {
     /// Opens a device. Never panics where there is no driver.
     pub fn open(options: &CudaOptions) -> Result<Self, StartError> {
@@ -157,7 +174,14 @@ impl NvidiaDriver {
         let device = result::device::get(wanted as c_int).map_err(refused)?;
         let (mut facts, target) = facts_of(device)?;
         facts.n_multiprocessors = options.n_multiprocessors.unwrap_or(facts.n_multiprocessors);
-        let context = Arc::new(Context::create(device).map_err(refused)?);
+        let context = Context::create(device).map_err(|error| {
+            if is_of_a_fault(error.0) {
+                StartError::AfterFault { reason: in_words(error) }
+            } else {
+                refused(error)
+            }
+        })?;
+        let context = Arc::new(context);
         let refused = |e: DriverError| StartError::Device { reason: e.to_string() };
         let _entered = context.enter().map_err(refused)?;
         // Before memory is counted: what the library takes for itself is not to be planned with.
@@ -201,31 +225,15 @@ impl NvidiaDriver {
     ///
     /// # Safety
     /// As for [`Driver::run`], whenever the graph is launched.
-    unsafe fn add_node(&self, graph: &mut NvidiaGraph, work: Work<'_>) -> DriverResult<()> {
+    unsafe fn add_node(&self, graph: &mut NvidiaGraph, call: &KernelCall<'_>) -> DriverResult<()> {
         let before = graph.nodes.last().map_or(ptr::null(), ptr::from_ref);
         let n_before = usize::from(!before.is_null());
         let mut node: CUgraphNode = ptr::null_mut();
-        let result = match work {
-            Work::Launch(call) => {
-                let mut params = [call.args.as_ptr().cast_mut().cast::<c_void>()];
-                let params = self.node_params(&call, &mut params)?;
-                // SAFETY: the graph exists, the node before is one of it, and the parameters are
-                // copied.
-                unsafe {
-                    sys::cuGraphAddKernelNode_v2(&mut node, graph.raw, before, n_before, &params)
-                }
-            }
-            Work::Copy(call) => {
-                let params = copy_params(&call);
-                let context = self.context.raw();
-                // SAFETY: as above; the addresses are the caller's word.
-                unsafe {
-                    sys::cuGraphAddMemcpyNode(
-                        &mut node, graph.raw, before, n_before, &params, context,
-                    )
-                }
-            }
-        };
+        let mut params = [call.args.as_ptr().cast_mut().cast::<c_void>()];
+        let params = self.node_params(call, &mut params)?;
+        // SAFETY: the graph exists, the node before is one of it, and the parameters are copied.
+        let result =
+            unsafe { sys::cuGraphAddKernelNode_v2(&mut node, graph.raw, before, n_before, &params) };
         told(result.result())?;
         graph.nodes.push(node);
         Ok(())
@@ -376,42 +384,6 @@ impl NvidiaGraph {
     }
 }
 
-/// A copy of one row.
-fn copy_params(call: &CopyCall) -> CUDA_MEMCPY3D {
-    let CopyCall { to, from, bytes, to_host, from_host } = *call;
-    let side = |is_host| {
-        if is_host { CUmemorytype::CU_MEMORYTYPE_HOST } else { CUmemorytype::CU_MEMORYTYPE_DEVICE }
-    };
-    let (host, device) = (|at: u64| at as *mut c_void, |at: u64| at);
-    CUDA_MEMCPY3D {
-        srcXInBytes: 0,
-        srcY: 0,
-        srcZ: 0,
-        srcLOD: 0,
-        srcMemoryType: side(from_host),
-        srcHost: if from_host { host(from) } else { ptr::null_mut() },
-        srcDevice: if from_host { 0 } else { device(from) },
-        srcArray: ptr::null_mut(),
-        reserved0: ptr::null_mut(),
-        srcPitch: bytes as usize,
-        srcHeight: 1,
-        dstXInBytes: 0,
-        dstY: 0,
-        dstZ: 0,
-        dstLOD: 0,
-        dstMemoryType: side(to_host),
-        dstHost: if to_host { host(to) } else { ptr::null_mut() },
-        dstDevice: if to_host { 0 } else { device(to) },
-        dstArray: ptr::null_mut(),
-        reserved1: ptr::null_mut(),
-        dstPitch: bytes as usize,
-        dstHeight: 1,
-        WidthInBytes: bytes as usize,
-        Height: 1,
-        Depth: 1,
-    }
-}
-
 impl Drop for NvidiaGraph {
     fn drop(&mut self) {
         // It may still run.
@@ -557,12 +529,12 @@ impl Driver for NvidiaDriver {
         })
     }
 
-    unsafe fn new_graph(&self, works: &[Work<'_>]) -> DriverResult<NvidiaGraph> {
+    unsafe fn new_graph(&self, calls: &[KernelCall<'_>]) -> DriverResult<NvidiaGraph> {
         let _entered = self.context.enter()?;
         let mut graph = NvidiaGraph::new(&self.context)?;
-        for work in works {
+        for call in calls {
             // SAFETY: the caller's word.
-            unsafe { self.add_node(&mut graph, *work)? };
+            unsafe { self.add_node(&mut graph, call)? };
         }
         let mut exec = ptr::null_mut();
         // SAFETY: the graph is whole, and `exec` is written on success.
@@ -575,38 +547,14 @@ impl Driver for NvidiaDriver {
         &self,
         graph: &mut NvidiaGraph,
         i: usize,
-        work: Work<'_>,
+        call: KernelCall<'_>,
     ) -> DriverResult<()> {
         let _entered = self.context.enter()?;
-        let node = graph.nodes[i];
-        match work {
-            Work::Launch(call) => {
-                let mut params = [call.args.as_ptr().cast_mut().cast::<c_void>()];
-                let node_params = self.node_params(&call, &mut params)?;
-                // SAFETY: the node is one of this graph, of a kernel; arguments are copied.
-                told(
-                    unsafe {
-                        sys::cuGraphExecKernelNodeSetParams_v2(graph.exec, node, &node_params)
-                    }
-                    .result(),
-                )
-            }
-            Work::Copy(call) => {
-                let params = copy_params(&call);
-                // SAFETY: the node is one of this graph, a copy between the same sides.
-                told(
-                    unsafe {
-                        sys::cuGraphExecMemcpyNodeSetParams(
-                            graph.exec,
-                            node,
-                            &params,
-                            self.context.raw(),
-                        )
-                    }
-                    .result(),
-                )
-            }
-        }
+        let mut params = [call.args.as_ptr().cast_mut().cast::<c_void>()];
+        let params = self.node_params(&call, &mut params)?;
+        let (exec, node) = (graph.exec, graph.nodes[i]);
+        // SAFETY: the node is one of this graph, of a kernel; arguments are copied.
+        told(unsafe { sys::cuGraphExecKernelNodeSetParams_v2(exec, node, &params) }.result())
     }
 
     unsafe fn launch_graph(

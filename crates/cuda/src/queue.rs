@@ -9,7 +9,7 @@ use longview_ops::OpResult;
 use crate::args::{Address, KernelArgs};
 use crate::counters::Tally;
 use crate::device::{Counted, Device};
-use crate::driver::{Driver, Grid, KernelCall, Memory, Place, ProductCall, Work};
+use crate::driver::{Driver, Grid, KernelCall, Memory, Place, ProductCall};
 use crate::kernels::Kernel;
 use crate::lock::lock;
 use crate::staging::{Downloads, Part, Uploads};
@@ -82,7 +82,7 @@ impl<D: Driver> Queue<D> {
         // SAFETY: addresses come from views and weights that a descriptor's check found to lie in
         // their buffers, and kernels keep to the sizes beside them; memory hands over and waits
         // for work before it is freed.
-        unsafe { self.stream.push(Work::Launch(call)) }.map(|_| ())
+        unsafe { self.stream.push(call) }.map(|_| ())
     }
 
     /// Has the vendor's library make a product that it takes; see [`Queue::launch`] for addresses.

@@ -17,7 +17,7 @@ use longview_ops::{OpError, OpResult};
 
 use crate::args::Address;
 use crate::device::{Counted, Device};
-use crate::driver::{CopyCall, Driver, Grid, KernelCall, Memory, Place, Work};
+use crate::driver::{CopyCall, Driver, Grid, KernelCall, Memory, Place};
 use crate::fused_args::UploadWordsArgs;
 use crate::kernels::Kernel;
 use crate::stream::{Stream, Ticket};
@@ -161,7 +161,7 @@ impl<D: Driver> Uploads<D> {
         let call = KernelCall { kernel: Kernel::upload_words, grid: Grid::over(1, 1), args };
         // SAFETY: the block is written again after waiting; entries are places that callers found
         // to lie in their memories, which hand over and wait for work before they are freed.
-        block.launch = unsafe { stream.push(Work::Launch(call)) }?;
+        block.launch = unsafe { stream.push(call) }?;
         self.block = Some(block);
         Ok(())
     }
@@ -340,7 +340,7 @@ fn copy<D: Driver>(
 ) -> OpResult<()> {
     // SAFETY: both runs lie in their memories, which hand over and wait for work before they are
     // freed; pieces are filled again, and downloads read, after waiting.
-    unsafe { stream.push(Work::Copy(CopyCall::new(to, from, n as u64))) }.map(|_| ())
+    unsafe { stream.copy(CopyCall::new(to, from, n as u64)) }
 }
 
 /// The bytes of host memory.

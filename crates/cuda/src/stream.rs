@@ -11,7 +11,7 @@ use longview_ops::OpResult;
 use crate::commands::Commands;
 use crate::counters::Tally;
 use crate::device::{Device, Waiting};
-use crate::driver::{Driver, DriverResult, ProductCall, Work};
+use crate::driver::{CopyCall, Driver, DriverResult, KernelCall, ProductCall, Work};
 use crate::graphs::Graphs;
 use crate::lock::lock;
 
@@ -56,15 +56,15 @@ impl<D: Driver> Stream<D> {
         Ok(stream)
     }
 
-    /// Gives it work, to be done after all work before. Whether the device is still there is asked
-    /// once by the queue for the whole call, and again at the hand-over.
+    /// Gives it a launch, to be done after all work before. Whether the device is still there is
+    /// asked once by the queue for the whole call, and again at the hand-over.
     ///
     /// # Safety
-    /// As for [`Driver::run`]; what the work reads and writes is not freed before
+    /// As for [`Driver::run`]; what the kernel reads and writes is not freed before
     /// [`Device::hand_over`] was called.
-    pub unsafe fn push(&self, work: Work<'_>) -> OpResult<Ticket> {
+    pub unsafe fn push(&self, call: KernelCall<'_>) -> OpResult<Ticket> {
         let mut state = lock(&self.state);
-        state.waiting.push(work);
+        state.waiting.push(call);
         state.n_pushed += 1;
         let ticket = Ticket(state.n_pushed);
         if state.waiting.len() >= MOST {
@@ -86,6 +86,20 @@ impl<D: Driver> Stream<D> {
         }
         change()?;
         Ok(true)
+    }
+
+    /// Gives it a copy, which no graph holds (see [`Graphs`]): what waits goes first, then the
+    /// copy.
+    ///
+    /// # Safety
+    /// As for [`Stream::push`].
+    pub unsafe fn copy(&self, call: CopyCall) -> OpResult<()> {
+        let mut state = lock(&self.state);
+        self.hand_over_locked(&mut state)?;
+        self.device.check()?;
+        Tally::add(&self.device.tally.submits, 1);
+        // SAFETY: the caller's word.
+        self.done(unsafe { self.device.driver.run(&self.raw, Work::Copy(call)) })
     }
 
     /// Gives it a product for the vendor's library, which no graph can hold: what waits goes first,
@@ -171,7 +185,8 @@ impl<D: Driver> State<D> {
             return Ok(());
         }
         Tally::add(&device.tally.submits, self.waiting.len() as u64);
+        let mut calls = self.waiting.iter().map(Work::Launch);
         // SAFETY: the caller's word.
-        self.waiting.iter().try_for_each(|work| unsafe { device.driver.run(stream, work) })
+        calls.try_for_each(|work| unsafe { device.driver.run(stream, work) })
     }
 }

@@ -30,25 +30,6 @@ struct Object {
     Context* context;
 };
 
-// CUDA_MEMCPY3D_v2.
-struct Copy {
-    size_t src_x, src_y, src_z, src_lod;
-    unsigned src_type;
-    const void* src_host;
-    u64 src_device;
-    void* src_array;
-    void* reserved0;
-    size_t src_pitch, src_height;
-    size_t dst_x, dst_y, dst_z, dst_lod;
-    unsigned dst_type;
-    void* dst_host;
-    u64 dst_device;
-    void* dst_array;
-    void* reserved1;
-    size_t dst_pitch, dst_height;
-    size_t width, height, depth;
-};
-
 // CUDA_KERNEL_NODE_PARAMS_v2.
 struct Launch {
     void* func;
@@ -59,17 +40,12 @@ struct Launch {
     Context* context;
 };
 
-struct Node {
-    bool is_copy;
-    Copy copy;
-};
+// Of a kernel: there are no others.
+struct Node {};
 
 struct Graph : Object {
     std::vector<Node*> nodes;
 };
-
-constexpr unsigned HOST = 1;
-constexpr unsigned DEVICE = 2;
 
 thread_local std::vector<Context*> stack;
 std::string failing;
@@ -96,21 +72,6 @@ bool is_word_aligned(const void* at) { return reinterpret_cast<uintptr_t>(at) % 
 
 int check_launch(const Launch& launch) {
     return launch.func != nullptr && is_word_aligned(launch.params[0]) ? SUCCESS : INVALID_VALUE;
-}
-
-// One row between memories of this device.
-int check_copy(const Copy& copy) {
-    const bool is_row = copy.height == 1 && copy.depth == 1 && copy.width > 0;
-    const bool has_source = copy.src_type == HOST ? copy.src_host != nullptr : copy.src_device != 0;
-    const bool has_end = copy.dst_type == HOST ? copy.dst_host != nullptr : copy.dst_device != 0;
-    const bool is_known = copy.src_type - 1 < DEVICE && copy.dst_type - 1 < DEVICE;
-    return is_row && has_source && has_end && is_known ? SUCCESS : INVALID_VALUE;
-}
-
-void run(const Copy& copy) {
-    const void* from = copy.src_type == HOST ? copy.src_host : (const void*)copy.src_device;
-    void* to = copy.dst_type == HOST ? copy.dst_host : (void*)copy.dst_device;
-    memmove(to, from, copy.width);
 }
 
 void* garbage(size_t bytes) {
@@ -329,16 +290,6 @@ int cuGraphAddKernelNode_v2(Node** node, Graph* graph, Node* const* before, size
     if (const int result = check_launch(*launch)) return result;
     return add(node, graph, before, n_before);
 }
-int cuGraphAddMemcpyNode(Node** node, Graph* graph, Node* const* before, size_t n_before,
-                         const Copy* copy, Context* context) {
-    BEGIN();
-    if (context != current()) return INVALID_CONTEXT;
-    if (const int result = check_copy(*copy)) return result;
-    if (const int result = add(node, graph, before, n_before)) return result;
-    (*node)->is_copy = true;
-    (*node)->copy = *copy;
-    return SUCCESS;
-}
 // What is launched keeps the nodes of its graph, which must outlive it here.
 int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, u64) {
     const int result = make(__func__, exec);
@@ -350,24 +301,11 @@ int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, u64) {
 int cuGraphExecDestroy(Graph* exec) { return destroy(__func__, exec); }
 int cuGraphExecKernelNodeSetParams_v2(Graph* exec, Node* node, const Launch* launch) {
     BEGIN_WITH(exec);
-    return node->is_copy ? static_cast<int>(INVALID_VALUE) : check_launch(*launch);
-}
-int cuGraphExecMemcpyNodeSetParams(Graph* exec, Node* node, const Copy* copy, Context* context) {
-    BEGIN_WITH(exec);
-    if (context != current() || !node->is_copy) return INVALID_VALUE;
-    const Copy& old = node->copy;
-    const bool is_same_kind = old.src_type == copy->src_type && old.dst_type == copy->dst_type;
-    if (!is_same_kind || check_copy(*copy) != SUCCESS) return INVALID_VALUE;
-    node->copy = *copy;
-    return SUCCESS;
+    return node == nullptr ? static_cast<int>(INVALID_VALUE) : check_launch(*launch);
 }
 int cuGraphLaunch(Graph* exec, Object* stream) {
     BEGIN_WITH(exec);
-    if (stream->context != current()) return INVALID_HANDLE;
-    for (const Node* node : exec->nodes) {
-        if (node->is_copy) run(node->copy);
-    }
-    return SUCCESS;
+    return stream->context == current() ? SUCCESS : INVALID_HANDLE;
 }
 
 }  // extern "C"

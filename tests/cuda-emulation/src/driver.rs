@@ -472,22 +472,22 @@ impl Driver for EmulatedDriver {
         unsafe { self.give(stream, work) }
     }
 
-    unsafe fn new_graph(&self, works: &[Work<'_>]) -> DriverResult<EmulatedGraph> {
+    unsafe fn new_graph(&self, calls: &[KernelCall<'_>]) -> DriverResult<EmulatedGraph> {
         if !self.options.has_graphs {
             return told(Err("graphs are not there".into()));
         }
         self.count_graph_call(GraphCall::Make)?;
-        Ok(EmulatedGraph(works.iter().map(Node::new).collect()))
+        Ok(EmulatedGraph(calls.iter().map(Node::new).collect()))
     }
 
     unsafe fn set_node(
         &self,
         graph: &mut EmulatedGraph,
         i: usize,
-        work: Work<'_>,
+        call: KernelCall<'_>,
     ) -> DriverResult<()> {
         self.count_graph_call(GraphCall::Update)?;
-        let node = Node::new(&work);
+        let node = Node::new(&call);
         if !graph.0[i].may_become(&node) {
             return told(Err(format!("node {i} of a graph cannot become another command")));
         }

@@ -1,47 +1,32 @@
-//! Graphs: works that are kept, and given to a stream again and again.
+//! Graphs: launches that are kept, and given to a stream again and again.
 
-use longview_cuda::{CopyCall, Grid, Kernel, KernelCall, Work};
+use longview_cuda::{Grid, Kernel, KernelCall, Work};
 
-/// A chain of works.
+/// A chain of launches.
 #[derive(Debug)]
 pub struct EmulatedGraph(pub(crate) Vec<Node>);
 
-/// A work with its arguments.
+/// A launch with its arguments.
 #[derive(Debug)]
-pub(crate) enum Node {
-    Launch { kernel: Kernel, grid: Grid, args: Vec<u8> },
-    Copy(CopyCall),
+pub(crate) struct Node {
+    kernel: Kernel,
+    grid: Grid,
+    args: Vec<u8>,
 }
 
 impl Node {
-    pub fn new(work: &Work<'_>) -> Self {
-        match *work {
-            Work::Launch(KernelCall { kernel, grid, args }) => {
-                Self::Launch { kernel, grid, args: args.to_vec() }
-            }
-            Work::Copy(call) => Self::Copy(call),
-        }
+    pub fn new(call: &KernelCall<'_>) -> Self {
+        let KernelCall { kernel, grid, args } = *call;
+        Self { kernel, grid, args: args.to_vec() }
     }
 
     pub fn work(&self) -> Work<'_> {
-        match self {
-            Self::Launch { kernel, grid, args } => {
-                Work::Launch(KernelCall { kernel: *kernel, grid: *grid, args })
-            }
-            Self::Copy(call) => Work::Copy(*call),
-        }
+        let Self { kernel, grid, args } = self;
+        Work::Launch(KernelCall { kernel: *kernel, grid: *grid, args })
     }
 
     /// Whether a node of a graph may be set to another: what a real device allows, or less.
     pub fn may_become(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Launch { kernel, grid, args }, Self::Launch { kernel: k, grid: g, args: a }) => {
-                (kernel, grid, args.len()) == (k, g, a.len())
-            }
-            (Self::Copy(a), Self::Copy(b)) => {
-                (a.bytes, a.to_host, a.from_host) == (b.bytes, b.to_host, b.from_host)
-            }
-            _ => false,
-        }
+        (self.kernel, self.grid, self.args.len()) == (other.kernel, other.grid, other.args.len())
     }
 }

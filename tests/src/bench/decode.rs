@@ -6,10 +6,12 @@
 //! share of the device's memory bandwidth that it reaches. Run by `cargo xtask bench decode`.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use longview_core::quant::QuantType;
 use longview_core::{DType, LayerId, SplitMix64};
 use longview_cpu::CpuBackend;
 use longview_cuda::CudaBackend;
@@ -29,11 +31,13 @@ use super::random_model::{Dims, LLAMA_1B_4_LAYERS, LLAMA_8B, QWEN_05B, RandomFol
 use super::request::{Device, Request};
 
 /// What can be asked for.
-pub const USAGE: &str = "[attention] [qwen] [million] [llama] [--device cpu|wgpu|cuda] [options of \
-                         the device]";
+pub const USAGE: &str = "[attention] [qwen] [million] [llama] [prefill] [--layers N] [--weights \
+                         QUANTISED] [--kv-type f16|q8] [--chunk-size N] [--device cpu|wgpu|cuda] \
+                         [options of the device]";
 
-/// Parts by name; without any all but the last, which takes 50 GB of host memory.
-const PARTS: [&str; 4] = ["attention", "qwen", "million", "llama"];
+/// Parts by name; without any all but the last two: the one takes 50 GB of host memory, the other
+/// is about prompts.
+const PARTS: [&str; 5] = ["attention", "qwen", "million", "llama", "prefill"];
 
 const STEPS: usize = 40;
 
@@ -41,6 +45,68 @@ const STEPS: usize = 40;
 pub struct DecodeRequest {
     parts: Vec<String>,
     device: Device,
+    stored: Stored,
+}
+
+/// How the models are stored, and how much of them is run.
+#[derive(Clone, Copy, Default)]
+struct Stored {
+    /// Only so many layers.
+    layers: Option<usize>,
+    /// Of the matrices; bf16 without.
+    weights: Option<QuantType>,
+    /// Rows of 8 bits; f16 without.
+    is_kv8: bool,
+    /// Prompt tokens computed at a time.
+    chunk: Option<usize>,
+}
+
+impl Stored {
+    /// Takes what it knows out of the arguments.
+    fn take(args: Vec<String>) -> Result<(Self, Vec<String>)> {
+        let (mut stored, mut rest) = (Self::default(), Vec::new());
+        let mut args = args.into_iter();
+        while let Some(arg) = args.next() {
+            let known = ["--layers", "--weights", "--kv-type", "--chunk-size"];
+            if !known.contains(&arg.as_str()) {
+                rest.push(arg);
+                continue;
+            }
+            let value = args.next().with_context(|| format!("{arg} needs a value"))?;
+            match (arg.as_str(), value.as_str()) {
+                ("--layers", n) => stored.layers = Some(n.parse().context("--layers")?),
+                ("--weights", name) => stored.weights = Some(name.parse()?),
+                ("--chunk-size", n) => stored.chunk = Some(n.parse().context("--chunk-size")?),
+                (_, "f16") => stored.is_kv8 = false,
+                (_, "q8") => stored.is_kv8 = true,
+                (_, other) => bail!("--kv-type {other}: use f16 or q8"),
+            }
+        }
+        Ok((stored, rest))
+    }
+
+    /// The folder's model, stored so.
+    fn model(&self, folder: &RandomFolder) -> Result<ModelFolder> {
+        let mut model = ModelFolder::open(&folder.path)?;
+        if let Some(ty) = self.weights {
+            model.tensors.quantize(&model.config, ty)?;
+        }
+        Ok(model)
+    }
+
+    /// What an engine is told of it.
+    fn options(&self, ctx_size: usize) -> EngineOptions {
+        let defaults = EngineOptions::default();
+        let kv_dtype = if self.is_kv8 { DType::Q8 } else { defaults.kv_dtype };
+        let chunk_size = self.chunk.unwrap_or(defaults.chunk_size);
+        EngineOptions { ctx_size, kv_dtype, chunk_size, ..defaults }
+    }
+
+    /// In words.
+    fn words(&self) -> String {
+        let weights = self.weights.map_or("bf16", QuantType::name);
+        format!("{weights} weights, {} rows", if self.is_kv8 { "q8" } else { "f16" })
+    }
 }
 
 impl DecodeRequest {
@@ -52,22 +118,22 @@ impl DecodeRequest {
         if !options.iter().any(|option| option.starts_with("--device")) {
             options.extend(["--device".into(), "cpu".into()]);
         }
+        let (stored, options) = Stored::take(options)?;
         let Request { device, filter, quick } = Request::parse(options)?;
         ensure!(filter.is_empty() && !quick, "--filter and --quick are for the bench of ops");
         if parts.is_empty() {
             parts = PARTS[..3].iter().map(|part| (*part).to_owned()).collect();
         }
-        Ok(Self { parts, device })
+        Ok(Self { parts, device, stored })
     }
 }
 
 /// Opens the device and measures.
 pub fn decode(request: &DecodeRequest, out: &mut dyn Write) -> Result<()> {
-    let parts = &request.parts;
     match &request.device {
-        Device::Cpu(options) => on(&Arc::new(CpuBackend::new(*options)?), parts, out),
-        Device::Wgpu(options) => on(&Arc::new(block_on(WgpuBackend::new(options))?), parts, out),
-        Device::Cuda(options) => on(&Arc::new(block_on(CudaBackend::new(options))?), parts, out),
+        Device::Cpu(options) => on(&Arc::new(CpuBackend::new(*options)?), request, out),
+        Device::Wgpu(options) => on(&Arc::new(block_on(WgpuBackend::new(options))?), request, out),
+        Device::Cuda(options) => on(&Arc::new(block_on(CudaBackend::new(options))?), request, out),
     }
 }
 
@@ -76,10 +142,11 @@ struct Measure<'a, B: Backend> {
     backend: &'a Arc<B>,
     /// Of the device's memory, in GB/s.
     bandwidth: f64,
+    stored: Stored,
     out: &'a mut dyn Write,
 }
 
-fn on<B: Backend>(backend: &Arc<B>, parts: &[String], out: &mut dyn Write) -> Result<()> {
+fn on<B: Backend>(backend: &Arc<B>, request: &DecodeRequest, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "{}", backend.capabilities().device)?;
     let bandwidth = if backend.capabilities().unified_memory {
         let bandwidth = streaming_read_gb_s();
@@ -91,12 +158,13 @@ fn on<B: Backend>(backend: &Arc<B>, parts: &[String], out: &mut dyn Write) -> Re
         writeln!(out, "copy, {size} MiB, read and written: {bandwidth:.1} GB/s")?;
         bandwidth
     };
-    let mut measure = Measure { backend, bandwidth, out };
-    for part in parts {
+    let mut measure = Measure { backend, bandwidth, stored: request.stored, out };
+    for part in &request.parts {
         match part.as_str() {
             "attention" => measure.compare(&LLAMA_1B_4_LAYERS, &[4096, 32_768], 1024)?,
             "qwen" => measure.compare(&QWEN_05B, &[4096, 32_768], 1024)?,
             "llama" => measure.compare(&LLAMA_8B, &[131_072], 2048)?,
+            "prefill" => measure.prefill(&LLAMA_8B, &[512, 4096, 32_768])?,
             _ => measure.million()?,
         }
         measure.out.flush()?;
@@ -146,17 +214,21 @@ struct Subject<'a> {
 impl<B: Backend> Measure<'_, B> {
     /// Recall with `budget` tokens against full attention over contexts.
     fn compare(&mut self, dims: &Dims, contexts: &[usize], budget: usize) -> Result<()> {
+        let stored = self.stored;
+        let dims = &Dims { n_layers: stored.layers.unwrap_or(dims.n_layers), ..*dims };
         let folder = RandomFolder::new(dims).context("the folder of random weights")?;
-        let weights = ModelFolder::open(&folder.path)?;
-        let weight_bytes = weights.tensors.weight_bytes(&weights.config);
+        let weights = stored.model(&folder)?;
+        let weight_bytes = weights.tensors.file_bytes(&weights.config);
         drop(weights);
         let subject = Subject { dims, weight_bytes, budget };
         writeln!(
             self.out,
-            "\n{}: {:.0} MB of bf16 weights, f16 rows\n  context  policy     budget  ms/step  of \
+            "\n{}, {} layers: {:.0} MB, {}\n  context  policy     budget  ms/step  of \
              which attention  select  fetch  hit rate  GB/s  share",
             dims.name,
-            weight_bytes as f64 / 1e6
+            dims.n_layers,
+            weight_bytes as f64 / 1e6,
+            stored.words()
         )?;
         let clusterkv = PolicyOptions::new(Preset::Clusterkv).with_budget(budget);
         let full = PolicyOptions::new(Preset::Full);
@@ -164,8 +236,8 @@ impl<B: Backend> Measure<'_, B> {
         nowhere_dense.dense_layers = Some(0);
         let mut results = Vec::new();
         for context in contexts {
-            let options = EngineOptions { ctx_size: context + 256, ..EngineOptions::default() };
-            let model = ModelFolder::open(&folder.path)?;
+            let options = stored.options(context + 256);
+            let model = stored.model(&folder)?;
             // Recall needs less than full attention, which may not fit.
             let mut engine = Engine::load(Arc::clone(self.backend), model, options, &clusterkv)?;
             let mut session = engine.session(&clusterkv)?;
@@ -185,6 +257,37 @@ impl<B: Backend> Measure<'_, B> {
             "  * no dense layers; models of 16 layers and more have 2 unless told otherwise"
         )?;
         self.conclude(contexts, &results)
+    }
+
+    /// Prompts of so many tokens, each read by a session of its own under full attention.
+    fn prefill(&mut self, dims: &Dims, lengths: &[usize]) -> Result<()> {
+        let stored = self.stored;
+        let dims = &Dims { n_layers: stored.layers.unwrap_or(dims.n_layers), ..*dims };
+        let folder = RandomFolder::new(dims).context("the folder of random weights")?;
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let options = stored.options(longest + 256);
+        let (name, n, chunk) = (dims.name, dims.n_layers, options.chunk_size);
+        let words = stored.words();
+        writeln!(self.out, "\n{name}, {n} layers: {words}, prompts in chunks of {chunk}")?;
+        let full = PolicyOptions::new(Preset::Full);
+        let model = stored.model(&folder)?;
+        let mut engine = Engine::load(Arc::clone(self.backend), model, options, &full)?;
+        for length in lengths {
+            let ids: Vec<u32> = (0..*length as u32).map(|i| i % dims.vocab as u32).collect();
+            let mut best = Duration::MAX;
+            for _ in 0..2 {
+                let mut session = engine.session(&full)?;
+                let start = Instant::now();
+                let mut go_on = |_| ControlFlow::Continue(());
+                block_on(engine.prefill(&mut session, &ids, &mut go_on))?;
+                best = best.min(start.elapsed());
+            }
+            let seconds = best.as_secs_f64();
+            let speed = *length as f64 / seconds;
+            writeln!(self.out, "  {length:>7} tokens: {seconds:>7.3} s, {speed:>7.0} tokens/s")?;
+            self.out.flush()?;
+        }
+        Ok(())
     }
 
     fn report(

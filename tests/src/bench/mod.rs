@@ -42,6 +42,17 @@ use self::harness::Bench;
 use self::rates::Limits;
 use self::table::Table;
 
+/// Does what a command line asks for: measures, or computes bounds.
+///
+/// # Errors
+/// If the device cannot be opened, an op fails, or `out` takes nothing.
+pub fn answer(asked: &Asked, out: &mut dyn Write) -> Result<()> {
+    match asked {
+        Asked::Measure(request) => run(request, out),
+        Asked::Bounds(filter) => bounds(filter, out),
+    }
+}
+
 /// Opens the device and measures; a line of the table as soon as it is known.
 pub fn run(request: &Request, out: &mut dyn Write) -> Result<()> {
     match &request.device {

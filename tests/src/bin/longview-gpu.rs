@@ -10,6 +10,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use longview_tests::bench::decode::{self, DecodeRequest};
+use longview_tests::bench::{self, Asked};
 use longview_tests::suite::{Outcome, SuiteRequest, run};
 
 const NOT_RUN: u8 = 3;
@@ -20,18 +22,48 @@ fn main() -> ExitCode {
         println!("longview-gpu {}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
     }
-    let request = match SuiteRequest::parse(args) {
-        Ok(request) => request,
+    let asked = match Call::parse(args) {
+        Ok(asked) => asked,
         Err(error) => {
-            eprintln!("longview-gpu: {error:#}\nusage: longview-gpu {}", SuiteRequest::USAGE);
+            let [suite, ops, decode] = [SuiteRequest::USAGE, bench::USAGE, decode::USAGE];
+            eprintln!("longview-gpu: {error:#}\nusage: longview-gpu {suite}");
+            eprintln!("       longview-gpu ops {ops}\n       longview-gpu decode {decode}");
             return ExitCode::from(2);
         }
     };
-    match tell(&request) {
+    let result = match asked {
+        Call::Suite(request) => tell(&request),
+        Call::Ops(asked) => {
+            bench::answer(&asked, &mut std::io::stdout().lock()).map(|()| ExitCode::SUCCESS)
+        }
+        Call::Decode(request) => {
+            decode::decode(&request, &mut std::io::stdout().lock()).map(|()| ExitCode::SUCCESS)
+        }
+    };
+    match result {
         Ok(code) => code,
         Err(error) => {
             eprintln!("longview-gpu: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is asked for: the whole suite, or one bench alone.
+enum Call {
+    Suite(SuiteRequest),
+    Ops(Asked),
+    Decode(DecodeRequest),
+}
+
+impl Call {
+    fn parse(args: Vec<String>) -> Result<Self> {
+        match args.split_first() {
+            Some((first, rest)) if first == "ops" => Asked::parse(rest.to_vec()).map(Self::Ops),
+            Some((first, rest)) if first == "decode" => {
+                DecodeRequest::parse(rest.to_vec()).map(Self::Decode)
+            }
+            _ => SuiteRequest::parse(args).map(Self::Suite),
         }
     }
 }

@@ -28,8 +28,9 @@ use crate::{files, policy_checks};
 /// What the suite runs on.
 pub const BACKENDS: [&str; 4] = ["cuda", "cuda-emulated", "wgpu", "cpu"];
 
-/// Its parts, in the order in which they run.
-pub const SECTIONS: [&str; 6] = ["parity", "golden", "policy", "selection", "faults", "bench"];
+/// Its parts, in the order in which they run. After the last check of the last one a real device is
+/// gone for the process.
+pub const SECTIONS: [&str; 6] = ["parity", "golden", "policy", "selection", "bench", "faults"];
 
 /// Checks of policies that need a host store that kernels read.
 const MAPPED: [&str; 4] = [
@@ -143,6 +144,8 @@ struct Suite<'a, B: Probe> {
     passed: usize,
     failed: usize,
     not_run: usize,
+    /// Why the device can be opened no more.
+    end: Option<String>,
 }
 
 fn suite<B: Probe>(request: &SuiteRequest, out: &mut dyn Write, open: &Open<B>) -> Result<Outcome> {
@@ -151,7 +154,8 @@ fn suite<B: Probe>(request: &SuiteRequest, out: &mut dyn Write, open: &Open<B>) 
         Err(reason) => return Ok(Outcome::NotRun(reason)),
     };
     writeln!(out, "{}: {}", request.backend, backend.capabilities().device)?;
-    let mut suite = Suite { request, out, open, backend, passed: 0, failed: 0, not_run: 0 };
+    let (passed, failed, not_run, end) = (0, 0, 0, None);
+    let mut suite = Suite { request, out, open, backend, passed, failed, not_run, end };
     // Failures are told where they happen, in one line each.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
@@ -284,13 +288,16 @@ impl<B: Probe> Suite<'_, B> {
             a_session_begins_on_the_device_after_the_lost_one,
             a_policy_is_changed_on_the_device_after_the_lost_one,
             a_device_lost_in_a_call_costs_that_call_alone,
-            a_kernel_that_faults_ends_its_context_alone
+            a_kernel_that_faults_costs_the_device_at_most
         );
         Ok(())
     }
 
     /// Ops, tokens and steps over long contexts. Speed is told, not judged.
     fn bench(&mut self) -> Result<()> {
+        if let Some(reason) = self.end.clone() {
+            return self.tell("bench", "NOT RUN", Some(&reason));
+        }
         let device = match self.request.backend {
             "cuda" => Device::Cuda(CudaOptions::default()),
             "wgpu" => Device::Wgpu(WgpuOptions::default()),
@@ -313,14 +320,19 @@ impl<B: Probe> Suite<'_, B> {
     }
 
     fn check(&mut self, name: &str, check: &dyn Fn(&Arc<B>) -> faults::NotRun) -> Result<()> {
+        if let Some(reason) = self.end.clone() {
+            return self.tell(name, "NOT RUN", Some(&reason));
+        }
         let start = Instant::now();
         let backend = Arc::clone(&self.backend);
         let result = catch_unwind(AssertUnwindSafe(|| check(&backend)));
         let took = start.elapsed().as_secs_f64();
         if backend.is_lost() {
             drop(backend);
-            let fresh = (self.open)().map_err(anyhow::Error::msg);
-            self.backend = Arc::new(fresh.context("the device could not be opened again")?);
+            match (self.open)() {
+                Ok(fresh) => self.backend = Arc::new(fresh),
+                Err(reason) => self.end = Some(reason),
+            }
         }
         match result {
             Ok(None) => {
@@ -393,14 +405,19 @@ mod tests {
         let mut out = Vec::new();
         let open: &Open<_> = &|| cuda_emulated(EmulatedOptions::default());
         let backend = Arc::new(open().expect("the kernels are compiled as C++"));
-        let (passed, failed, not_run) = (0, 0, 0);
+        let (passed, failed, not_run, end) = (0, 0, 0, None);
         let mut suite =
-            Suite { request: &request, out: &mut out, open, backend, passed, failed, not_run };
+            Suite { request: &request, out: &mut out, open, backend, passed, failed, not_run, end };
         suite.check("loses", &|b| panic!("lost: {}", b.lose())).unwrap();
         suite.check("goes on", &|b| b.is_lost().then_some("it is still lost")).unwrap();
         suite.check("cannot", &|_| Some("not here")).unwrap();
         assert_eq!((suite.passed, suite.failed, suite.not_run), (1, 1, 1));
+        suite.open = &|| Err("it is gone".into());
+        suite.check("ends", &|b| panic!("lost: {}", b.lose())).unwrap();
+        suite.check("comes after", &|_| None).unwrap();
+        assert_eq!((suite.passed, suite.failed, suite.not_run), (1, 2, 2));
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("loses: lost: true") && text.contains("NOT RUN  cannot: not here"));
+        assert!(text.contains("NOT RUN  comes after: it is gone"));
     }
 }

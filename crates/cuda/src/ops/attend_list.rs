@@ -29,7 +29,8 @@ struct Kernels {
     f16: [Kernel; 3],
     bf16: [Kernel; 3],
     plain: [[Kernel; 3]; 2],
-    q8: [Kernel; 2],
+    q8: [Kernel; 3],
+    plain_q8: [Kernel; 2],
 }
 
 const UNWEIGHTED: Kernels = Kernels {
@@ -47,7 +48,8 @@ const UNWEIGHTED: Kernels = Kernels {
             Kernel::attend_list_plain_bf16_256,
         ],
     ],
-    q8: [Kernel::attend_list_plain_q8_128, Kernel::attend_list_plain_q8_256],
+    q8: [Kernel::attend_list_q8_64, Kernel::attend_list_q8_128, Kernel::attend_list_q8_256],
+    plain_q8: [Kernel::attend_list_plain_q8_128, Kernel::attend_list_plain_q8_256],
 };
 
 const WEIGHTED: Kernels = Kernels {
@@ -73,7 +75,15 @@ const WEIGHTED: Kernels = Kernels {
             Kernel::attend_list_weighted_plain_bf16_256,
         ],
     ],
-    q8: [Kernel::attend_list_weighted_plain_q8_128, Kernel::attend_list_weighted_plain_q8_256],
+    q8: [
+        Kernel::attend_list_weighted_q8_64,
+        Kernel::attend_list_weighted_q8_128,
+        Kernel::attend_list_weighted_q8_256,
+    ],
+    plain_q8: [
+        Kernel::attend_list_weighted_plain_q8_128,
+        Kernel::attend_list_weighted_plain_q8_256,
+    ],
 };
 
 pub(crate) fn run<D: Driver>(
@@ -213,7 +223,8 @@ fn choose(dtype: DType, head_dim: u32, is_aligned: bool, is_weighted: bool) -> K
     match dtype {
         DType::F16 if is_aligned => kernels.f16[width],
         DType::BF16 if is_aligned => kernels.bf16[width],
-        DType::Q8 => kernels.q8[usize::from(head_dim > 128)],
+        DType::Q8 if is_aligned && head_dim.is_multiple_of(8) => kernels.q8[width],
+        DType::Q8 => kernels.plain_q8[usize::from(head_dim > 128)],
         _ => by_type(dtype, kernels.plain[usize::from(head_dim > 128)]),
     }
 }
@@ -231,8 +242,10 @@ mod tests {
         assert_eq!(kernel(DType::BF16, 64, false), Kernel::attend_list_plain_bf16_128);
         assert_eq!(kernel(DType::F32, 64, true), Kernel::attend_list_plain_f32_128);
         assert_eq!(kernel(DType::F32, 160, false), Kernel::attend_list_plain_f32_256);
-        assert_eq!(kernel(DType::Q8, 64, true), Kernel::attend_list_plain_q8_128);
-        assert_eq!(kernel(DType::Q8, 160, true), Kernel::attend_list_plain_q8_256);
+        assert_eq!(kernel(DType::Q8, 64, true), Kernel::attend_list_q8_64);
+        assert_eq!(kernel(DType::Q8, 160, true), Kernel::attend_list_q8_256);
+        assert_eq!(kernel(DType::Q8, 64, false), Kernel::attend_list_plain_q8_128);
+        assert_eq!(kernel(DType::Q8, 20, true), Kernel::attend_list_plain_q8_128);
     }
 
     #[test]

@@ -26,7 +26,9 @@ pub(crate) fn run<D: Driver>(
     let (kernel, unit) = match () {
         () if fits(16) => (Kernel::kv_gather_16, 16),
         () if fits(4) => (Kernel::kv_gather_4, 4),
-        () => (Kernel::kv_gather_2, 2),
+        () if fits(2) => (Kernel::kv_gather_2, 2),
+        // Rows of 8 bits at an odd place.
+        () => (Kernel::kv_gather_1, 1),
     };
     let args = KvGatherArgs {
         src,
