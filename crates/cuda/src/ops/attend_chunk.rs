@@ -23,8 +23,8 @@ const SPLIT_UNIT: usize = 64;
 /// Splits that the merge can weigh.
 const MAX_SPLITS: usize = 32;
 
-/// Blocks that a multiprocessor has room for.
-const BLOCKS_PER_MULTIPROCESSOR: usize = 2;
+/// Blocks that a multiprocessor has registers for: heads up to 64, and wider ones.
+const BLOCKS_PER_MULTIPROCESSOR: [usize; 2] = [3, 2];
 
 /// What a block does before its first tile and after its last one, in time for so many
 /// [`SPLIT_UNIT`].
@@ -75,7 +75,9 @@ fn one<D: Driver>(
     let n_query_rows = span.q_len as usize * (p.n_q_heads / p.n_kv_heads) as usize;
     let n_tiles = n_query_rows.div_ceil(ROWS);
     let n_blocks = n_tiles * p.n_kv_heads as usize;
-    let n_splits = splits(n_blocks, span.n_rows as usize, facts.n_multiprocessors as usize);
+    let blocks_at_once = BLOCKS_PER_MULTIPROCESSOR[usize::from(p.head_dim > 64)];
+    let room = facts.n_multiprocessors as usize * blocks_at_once;
+    let n_splits = splits(n_blocks, span.n_rows as usize, room);
     let n_entries = span.q_len as usize * p.n_q_heads as usize;
     let n_states = if n_splits == 1 { 0 } else { n_entries * n_splits };
     let state_bytes = (n_states * 8) as u64;
@@ -113,10 +115,10 @@ fn one<D: Driver>(
     backend.queue.with_scratch(state_bytes + sum_bytes, launches)
 }
 
-/// Blocks that share the KV rows of each of `n_blocks`: as many as end first, where all that a
-/// device has room for run at a time. A split more is worth it while multiprocessors are idle.
-fn splits(n_blocks: usize, n_rows: usize, n_multiprocessors: usize) -> usize {
-    let room = (n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR).max(1);
+/// Blocks that share the KV rows of each of `n_blocks`: as many as end first on a device that has
+/// room for `room` blocks at a time.
+fn splits(n_blocks: usize, n_rows: usize, room: usize) -> usize {
+    let room = room.max(1);
     let n_units = n_rows.div_ceil(SPLIT_UNIT);
     let most = n_units.min(MOST_BLOCKS * room / n_blocks.max(1)).clamp(1, MAX_SPLITS);
     let time = |n_splits: &usize| {
@@ -154,8 +156,12 @@ mod tests {
     #[test]
     fn products_cost_so_many_times_what_the_equation_asks_for() {
         // The width, KV rows of a tile, and twice how many times.
-        let expected =
-            [(F16[1], 128, 32, 4), (BF16[1], 128, 32, 5), (F16[0], 64, 64, 4), (BF16[0], 64, 64, 5)];
+        let expected = [
+            (F16[1], 128, 32, 4),
+            (BF16[1], 128, 32, 5),
+            (F16[0], 64, 64, 4),
+            (BF16[0], 64, 64, 5),
+        ];
         // Columns of an instruction.
         for (target, depth) in [(Target::Compute75, 8), (Target::Compute80, 16)] {
             for (kernel, dim, tile, times) in expected {
@@ -171,15 +177,16 @@ mod tests {
         }
     }
 
-    /// A device like an H100: blocks that fill it are not split, and few ones until they do.
+    /// On a device like an H100, with heads of 128 and of 64.
     #[test]
     fn few_blocks_share_their_rows() {
-        assert_eq!(splits(512, 32768, 132), 1);
-        assert_eq!(splits(32, 16384, 132), 8);
-        assert_eq!(splits(56, 8192, 132), 4);
-        assert_eq!(splits(128, 4096, 132), 2);
-        assert_eq!(splits(2, 1 << 20, 132), 32);
-        assert_eq!(splits(2, 65, 132), 1);
+        assert_eq!(splits(512, 32768, 264), 1);
+        assert_eq!(splits(1056, 32768, 264), 1);
+        assert_eq!(splits(128, 4096, 264), 2);
+        assert_eq!(splits(32, 16384, 396), 12);
+        assert_eq!(splits(56, 8192, 396), 7);
+        assert_eq!(splits(2, 1 << 20, 396), 32);
+        assert_eq!(splits(2, 65, 264), 1);
         assert_eq!(splits(2, 0, 0), 1);
     }
 }
