@@ -110,6 +110,13 @@ DEVICE u16 float_to_half(float value) {
     return bits;
 }
 
+// 2^x within 2 ulp; what would be subnormal is 0.
+DEVICE float exp2_fast(float x) {
+    float value;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+    return value;
+}
+
 // 16 bytes that this kernel never writes, read once: they pass by the L1 cache, which is left to
 // what is read again.
 DEVICE uint4 load_once(const uint4* from) {
@@ -197,6 +204,12 @@ DEVICE u32 float_to_tf32(float value) {
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return bits & 0xffffe000u;
 }
+// Two numbers to the nearest f16, the first in the low half.
+DEVICE u32 floats_to_halves(float low, float high) {
+    u32 bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
 // Two numbers to the nearest bf16, the first in the low half.
 DEVICE u32 floats_to_bfloats(float low, float high) {
     u32 bits;
@@ -234,6 +247,9 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 DEVICE void mma_bytes(int (&c)[4], const u32 (&a)[2], u32 b) {
     mma_bytes_of_8(c[0], c[1], a[0], b);
     mma_bytes_of_8(c[2], c[3], a[1], b);
+}
+DEVICE u32 floats_to_halves(float low, float high) {
+    return float_to_half(low) | static_cast<u32>(float_to_half(high)) << 16;
 }
 // The copy is done when this returns.
 DEVICE void copy_async(void* to_shared, const void* from, bool is_there) {

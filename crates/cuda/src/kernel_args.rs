@@ -55,6 +55,8 @@ kernel_args! {
         kv: Address,
         out: Address,
         lse: Address,
+        states: Address,
+        sums: Address,
         first_token: u32,
         n_tokens: u32,
         n_q_heads: u32,
@@ -66,9 +68,9 @@ kernel_args! {
         lead: i32,
         hidden: i32,
         n_tiles: u32,
+        n_splits: u32,
         accumulate: u32,
         scale: f32,
-        unused: u32,
     }
 }
 

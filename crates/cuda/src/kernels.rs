@@ -82,7 +82,8 @@ kernels! {
         attend_chunk_f16_64(AttendChunkArgs, 128),
         attend_chunk_f16_128(AttendChunkArgs, 128),
         attend_chunk_bf16_64(AttendChunkArgs, 128),
-        attend_chunk_bf16_128(AttendChunkArgs, 128);
+        attend_chunk_bf16_128(AttendChunkArgs, 128),
+        attend_chunk_merge(AttendChunkArgs, 128);
     "attend_list":
         attend_list_f16_64(AttendListArgs, 128),
         attend_list_f16_128(AttendListArgs, 128),

@@ -200,7 +200,16 @@ DEVICE u16 float_to_half(float value) {
     return static_cast<u16>(sign | rounded >> 13);
 }
 
+DEVICE float exp2_fast(float x) {
+    const float value = std::exp2(x);
+    return value < 1.17549435e-38f ? 0.0f : value;
+}
+
 #if HAS_SM80
+DEVICE u32 floats_to_halves(float low, float high) {
+    return float_to_half(low) | static_cast<u32>(float_to_half(high)) << 16;
+}
+
 DEVICE u32 floats_to_bfloats(float low, float high) {
     const auto round = [](u32 bits) {
         const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
