@@ -1,9 +1,9 @@
 //! What a decoded token costs on a CUDA device, by count: nodes of graphs a layer, nodes that are
 //! given other arguments, work that is handed over, waits.
 //!
-//! The shape is that of Llama-3.1-8B with fewer and narrower layers: weights of bf16, eight KV
-//! heads with four query heads each, two dense layers below those that recall. What a layer costs
-//! is the difference of two models, so what a token costs once does not count.
+//! The shape is that of Llama-3.1-8B with fewer and narrower layers: weights of bf16 or of blocks,
+//! eight KV heads with four query heads each, two dense layers below those that recall. What a
+//! layer costs is the difference of two models, so what a token costs once does not count.
 
 #![expect(clippy::print_stdout, reason = "tests say what they counted")]
 
@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use longview_core::quant::QuantType;
 use longview_cuda::CudaBackend;
 use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
 use longview_engine::{Engine, EngineOptions, GenerationParams, Session};
@@ -26,17 +27,28 @@ const DENSE_LAYERS: usize = 2;
 /// Decoded tokens that are counted.
 const N: u64 = 6;
 
-/// As many heads as Llama-3.1-8B has.
-fn dims(n_layers: usize) -> Dims {
+/// How matrices are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weights {
+    Bf16,
+    Blocks(QuantType),
+}
+
+/// As many heads as Llama-3.1-8B has. Rows of blocks are whole blocks.
+fn dims(n_layers: usize, weights: Weights) -> Dims {
+    let (hidden, ffn) = match weights {
+        Weights::Bf16 => (64, 128),
+        Weights::Blocks(_) => (256, 256),
+    };
     Dims {
         name: "Llama-3.1-8B, small",
         has_bias: false,
         n_layers,
-        hidden: 64,
+        hidden,
         n_q_heads: 32,
         n_kv_heads: 8,
         head_dim: 16,
-        ffn: 128,
+        ffn,
         vocab: 64,
     }
 }
@@ -75,9 +87,12 @@ fn generate(engine: &mut Engine<Emulated>, session: &mut Session<Emulated>, n: u
     block_on(engine.generate(session, &params, &mut go_on)).expect("decode");
 }
 
-fn cost(n_layers: usize, preset: Preset) -> Cost {
-    let made = RandomFolder::new(&dims(n_layers)).expect("a folder");
-    let folder = ModelFolder::open(&made.path).expect("a model");
+fn cost(n_layers: usize, preset: Preset, weights: Weights) -> Cost {
+    let made = RandomFolder::new(&dims(n_layers, weights)).expect("a folder");
+    let mut folder = ModelFolder::open(&made.path).expect("a model");
+    if let Weights::Blocks(ty) = weights {
+        folder.tensors.quantize(&folder.config, ty).expect("blocks");
+    }
     let backend = backends::cuda_emulated(EmulatedOptions::default());
     let backend = Arc::new(backend.expect("the kernels are compiled as C++"));
     let options =
@@ -127,7 +142,7 @@ fn layer(few: &Cost, many: &Cost, n: f64) -> (f64, Vec<(&'static str, f64)>) {
 
 #[test]
 fn a_layer_that_recalls_takes_few_nodes_and_a_token_few_updates() {
-    let (few, many) = (cost(4, Preset::Clusterkv), cost(6, Preset::Clusterkv));
+    let [few, many] = [4, 6].map(|n| cost(n, Preset::Clusterkv, Weights::Bf16));
     assert_eq!((few.n_recalling, many.n_recalling), (2, 4));
     let (nodes, parts) = layer(&few, &many, 2.0);
     println!("a layer that recalls: {nodes} nodes: {parts:?}");
@@ -146,12 +161,34 @@ fn a_layer_that_recalls_takes_few_nodes_and_a_token_few_updates() {
     assert_eq!(n_told, few.by_kernel["upload_words"]);
 }
 
+/// What norms, rounds, multiplies, rotates and gates is as few launches as with weights of bf16.
+#[test]
+fn a_layer_of_quantised_weights_that_recalls_takes_few_nodes() {
+    for ty in [QuantType::Q4K, QuantType::Q8_0] {
+        let [few, many] = [4, 6].map(|n| cost(n, Preset::Clusterkv, Weights::Blocks(ty)));
+        assert_eq!((few.n_recalling, many.n_recalling), (2, 4));
+        let (nodes, parts) = layer(&few, &many, 2.0);
+        println!("a layer of {ty} that recalls: {nodes} nodes: {parts:?}");
+        println!("a token of 6 layers: {many:?}");
+        // It was 24.
+        assert_eq!(nodes, 12.0, "{parts:?}");
+        let single = ["round_rows", "rms_norm_wide", "silu_mul", "rope", "tile_product"];
+        let is_single = |name: &&str| single.iter().any(|start| name.starts_with(start));
+        assert_eq!(parts.iter().map(|(name, _)| *name).find(is_single), None);
+        assert_eq!((few.nodes_set, many.nodes_set), (4.0, 4.0));
+        assert_eq!(many.waits, 1.0);
+        assert!(many.submits < many.nodes, "most commands are nodes of a graph");
+    }
+}
+
 /// Without recall a layer is attention and three products.
 #[test]
 fn a_layer_that_attends_everything_takes_few_nodes() {
-    let (few, many) = (cost(2, Preset::Full), cost(4, Preset::Full));
-    let (nodes, parts) = layer(&few, &many, 2.0);
-    println!("a layer that attends everything: {nodes} nodes: {parts:?}");
-    assert_eq!(nodes, 7.0, "{parts:?}");
-    assert_eq!(many.waits, 1.0);
+    for weights in [Weights::Bf16, Weights::Blocks(QuantType::Q4K)] {
+        let [few, many] = [2, 4].map(|n| cost(n, Preset::Full, weights));
+        let (nodes, parts) = layer(&few, &many, 2.0);
+        println!("a layer of {weights:?} that attends everything: {nodes} nodes: {parts:?}");
+        assert_eq!(nodes, 7.0, "{parts:?}");
+        assert_eq!(many.waits, 1.0);
+    }
 }

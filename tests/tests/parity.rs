@@ -5,10 +5,11 @@
 //! instruction set that this machine has. The program behind `cargo xtask parity` is called as a
 //! user calls it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Output as ProcessOutput, Stdio};
 use std::sync::LazyLock;
 
+use longview_core::quant::QuantType;
 use longview_cuda::{CudaBackend, Kernel};
 use longview_cuda_emulation::{
     EmulatedDriver, EmulatedLibrary, EmulatedOptions, Library, sanitizer,
@@ -16,7 +17,7 @@ use longview_cuda_emulation::{
 use longview_ops::corpus::{self, Case, Outcome, Plan, Values, corpus};
 use longview_ops::fused_case::FusedCase;
 use longview_ops::parity::{ParitySummary, format_parity, run_parity};
-use longview_ops::{Activation, Backend, Op, ReferenceBackend};
+use longview_ops::{Activation, Activations, Backend, Op, ReferenceBackend};
 use longview_tests::backends::{
     Sample, UnknownBackend, cuda_emulated, not_run, parity_rows, parse_list,
 };
@@ -105,6 +106,13 @@ fn cuda_passes_without_a_gpu() {
         let failures = failures_elsewhere(&backend, front, |_| true);
         assert!(failures.is_empty(), "{place}\n{}", failures.join("\n"));
     }
+    // Products of one quantised row have a launch for themselves and a rounding before it.
+    backend.set_fused(false);
+    for (place, front) in PLACES {
+        let failures = failures_elsewhere(&backend, front, |op| op == Op::Matvec);
+        assert!(failures.is_empty(), "single calls, {place}\n{}", failures.join("\n"));
+    }
+    backend.set_fused(true);
     let old = passes_in_every_order(&backend);
     let mut launched = backend.driver().launched();
     launched.extend(by_library());
@@ -120,24 +128,30 @@ fn cuda_passes_without_a_gpu() {
 #[test]
 fn fused_calls_pass_in_every_order() {
     assert!(OF_FUSED_CALLS.contains("norm_matvec_bf16_1"), "{OF_FUSED_CALLS:?}");
+    assert!(OF_FUSED_CALLS.contains("tile_layers_q4_k"), "{OF_FUSED_CALLS:?}");
 }
 
 /// What [`of_fused_calls`] says, which takes its time once.
 static OF_FUSED_CALLS: LazyLock<BTreeSet<&'static str>> = LazyLock::new(of_fused_calls);
 
-/// The kernels that fused calls launch, which must be right.
+/// The kernels that fused calls launch, which must be right. With quantised weights they give the
+/// bits of the single calls, also where a block takes many pairs of tiles.
 fn of_fused_calls() -> BTreeSet<&'static str> {
     let forward = &emulated(EmulatedOptions { n_workers: 3, ..Default::default() });
     let backward = EmulatedOptions { backward: true, n_workers: 1, ..Default::default() };
     let old = EmulatedOptions { compute_capability: (7, 5), ..Default::default() };
+    let few = emulated(EmulatedOptions { n_multiprocessors: 1, ..backward.clone() });
+    let single = emulated(EmulatedOptions::default());
+    single.set_fused(false);
     let others = [emulated(backward), emulated(old)];
+    let of_quantised = [few, single];
     let bits = |floats: Vec<f32>| -> Vec<u32> { floats.into_iter().map(f32::to_bits).collect() };
     let made = |backend: &CudaBackend<EmulatedDriver>, case: &FusedCase, activation| {
         let mut made = pollster::block_on(case.project(backend)).expect("q, k and v");
         made.push(pollster::block_on(case.gated(backend, activation)).expect("a gated product"));
         made.into_iter().flat_map(bits).collect::<Vec<_>>()
     };
-    for case in FusedCase::all() {
+    for case in [FusedCase::all(), FusedCase::quantised()].concat() {
         for activation in [Activation::Silu, Activation::GeluTanh] {
             let error = pollster::block_on(case.error_of(forward, activation)).expect("a call");
             let is_right = [error.project, error.gated].iter().all(|error| *error <= case.most());
@@ -145,6 +159,13 @@ fn of_fused_calls() -> BTreeSet<&'static str> {
             let expected = made(forward, &case, activation);
             for other in &others {
                 assert_eq!(made(other, &case, activation), expected, "{case:?}");
+            }
+            if case.quantised.is_some() {
+                for other in &of_quantised {
+                    assert_eq!(made(other, &case, activation), expected, "{case:?}");
+                }
+                let case = FusedCase { is_single: true, ..case };
+                assert_eq!(made(forward, &case, activation), expected, "{case:?}");
             }
         }
     }
@@ -174,6 +195,34 @@ fn a_fused_call_of_few_rows_is_one_launch() {
     }
 }
 
+/// Whatever comes before and behind quantised layers of one row is in their launch, one for each
+/// format.
+#[test]
+fn a_fused_call_of_one_quantised_row_is_a_launch_for_each_format() {
+    let backend = emulated(EmulatedOptions::default());
+    let [q4, q6] = [QuantType::Q4K, QuantType::Q6K];
+    for (types, n_q4, n_q6) in [([q4; 3], 2, 0), ([q4, q4, q6], 2, 1)] {
+        let case = FusedCase {
+            width: 512,
+            head_dim: 32,
+            rotary_dim: 32,
+            quantised: Some(types),
+            activations: Activations::Int16,
+            ..FusedCase::DECODE
+        };
+        let before = backend.driver().launches();
+        pollster::block_on(case.project(&backend)).expect("q, k and v");
+        pollster::block_on(case.gated(&backend, Activation::Silu)).expect("a gated product");
+        let launches = backend.driver().launches().into_iter();
+        let more = launches.map(|(name, n)| (name, n - before.get(name).unwrap_or(&0)));
+        let made: BTreeMap<_, _> =
+            more.filter(|(name, n)| *n > 0 && *name != "upload_words").collect();
+        let expected = [("tile_layers_q4_k", n_q4), ("tile_layers_q6_k", n_q6)];
+        let expected: BTreeMap<_, _> = expected.into_iter().filter(|(_, n)| *n > 0).collect();
+        assert_eq!(made, expected);
+    }
+}
+
 /// A device and the ops that it does otherwise than later ones.
 struct Old {
     device: CudaBackend<EmulatedDriver>,
@@ -187,6 +236,10 @@ fn an_old_device_passes_elsewhere(old: Old) {
     for (place, front) in PLACES {
         let failures = failures_elsewhere(&device, front, |op| ops.contains(&op));
         assert!(failures.is_empty(), "7.5, {place}\n{}", failures.join("\n"));
+        device.set_fused(false);
+        let failures = failures_elsewhere(&device, front, |op| op == Op::Matvec);
+        assert!(failures.is_empty(), "7.5, single calls, {place}\n{}", failures.join("\n"));
+        device.set_fused(true);
     }
     let launched = device.driver().launched();
     let by_capability = Library::get().expect("it is loaded").files_by_capability();

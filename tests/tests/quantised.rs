@@ -14,6 +14,7 @@ fn passes<B: Backend>(backend: B) {
     let backend = &Arc::new(backend);
     assert_eq!(a_quantised_row_depends_on_no_other_row(backend), None);
     assert_eq!(a_group_of_quantised_layers_gives_what_single_layers_give(backend), None);
+    assert_eq!(fused_calls_of_a_quantised_row_are_right(backend), None);
     assert_eq!(what_is_no_number_stays_in_its_row(backend), None);
 }
 

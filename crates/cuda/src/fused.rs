@@ -1,5 +1,5 @@
 //! Several ops in one launch (`norm_matvec` of `matvec.cu`), for few rows and plain weights: what a
-//! decode step is made of. All else is done by single ops.
+//! decode step is made of. [`tile_layers`] has quantised weights. All else is done by single ops.
 
 use longview_ops::{Activation, LinearOut, NO_KIND, NormGated, Op, OpResult, Project, View, kind};
 
@@ -9,7 +9,9 @@ use crate::buffer::At;
 use crate::driver::{Driver, Grid};
 use crate::fused_args::NormMatvecArgs;
 use crate::kernels::Kernel;
+use crate::norm_rope;
 use crate::ops::matvec::MAX_ROWS;
+use crate::tile_layers;
 use crate::variant::by_type;
 use crate::weight::{CudaWeight, Plain, Rows};
 
@@ -54,11 +56,15 @@ pub(crate) fn project<D: Driver>(
     backend: &CudaBackend<D>,
     d: Project<'_, CudaBackend<D>>,
 ) -> OpResult<()> {
+    if tile_layers::project(backend, &d)? {
+        return Ok(());
+    }
     let Some(plain) = common(d.p.n_rows, &d.layers) else { return d.unfused(backend) };
     // A block owns elements with their partners.
     let is_whole = d.rope.rotary_dim == 0
         || (d.rope.rotary_dim.is_multiple_of(4) && d.rope.head_dim.is_multiple_of(4));
-    if !is_whole || d.head_norms.iter().any(Option::is_some) {
+    let is_rotated = is_whole && d.head_norms.iter().all(Option::is_none);
+    if !is_rotated && !norm_rope::suits(&d) {
         return d.unfused(backend);
     }
     d.check()?;
@@ -79,13 +85,21 @@ pub(crate) fn project<D: Driver>(
         mode: PROJECT,
         ..args(&input, plain, &layers)?
     };
-    launch(backend, plain, n_blocks, &args)
+    if is_rotated {
+        return launch(backend, plain, n_blocks, &args);
+    }
+    let (out_0, out_1) = (d.layers[0].out.at(), d.layers[1].out.at());
+    launch(backend, plain, n_blocks, &NormMatvecArgs { out_0, out_1, rotary_dim: 0, ..args })?;
+    norm_rope::run(backend, &d)
 }
 
 pub(crate) fn gated<D: Driver>(
     backend: &CudaBackend<D>,
     d: NormGated<'_, CudaBackend<D>>,
 ) -> OpResult<()> {
+    if tile_layers::gated(backend, &d)? {
+        return Ok(());
+    }
     let pair = [&d.gate, &d.up];
     let Some(plain) = common(d.p.n_rows, pair) else { return d.unfused(backend) };
     d.check()?;

@@ -279,7 +279,7 @@ kernels! {
         rms_norm_narrow_f32(RmsNormArgs, 256),
         rms_norm_narrow_f16(RmsNormArgs, 256),
         rms_norm_narrow_bf16(RmsNormArgs, 256);
-    "rope": rope(RopeArgs, 256);
+    "rope": rope(RopeArgs, 256), norm_rope(NormRopeArgs, 256);
     "rotate_rows":
         rotate_rows_f32(RotateRowsArgs, 256),
         rotate_rows_f16(RotateRowsArgs, 256),
@@ -293,6 +293,19 @@ kernels! {
     "select_clusters": select_clusters(SelectClustersArgs, 512);
     "silu_mul": silu_mul(SiluMulArgs, 256);
     "split_signs": split_signs(SplitSignsArgs, 256);
+    "tile_layers":
+        tile_layers_q4_0(TileLayersArgs, 512),
+        tile_layers_q4_1(TileLayersArgs, 512),
+        tile_layers_q5_0(TileLayersArgs, 512),
+        tile_layers_q5_1(TileLayersArgs, 512),
+        tile_layers_q8_0(TileLayersArgs, 512),
+        tile_layers_q4_k(TileLayersArgs, 512),
+        tile_layers_q5_k(TileLayersArgs, 512),
+        tile_layers_q6_k(TileLayersArgs, 512),
+        tile_layers_iq4_nl(TileLayersArgs, 512),
+        tile_layers_mxfp4(TileLayersArgs, 512),
+        tile_layers_q4_k_q6_k(TileLayersArgs, 512),
+        tile_layers_q5_k_q6_k(TileLayersArgs, 512);
     "top_k":
         top_k_row(TopKArgs, 256),
         top_k_parts(TopKArgs, 256),

@@ -34,6 +34,7 @@ mod library;
 mod library_check;
 mod lock;
 mod names;
+mod norm_rope;
 mod nvidia;
 mod open;
 mod ops;
@@ -45,6 +46,7 @@ mod queue;
 mod staging;
 mod stream;
 mod target;
+mod tile_layers;
 mod variant;
 mod weight;
 

@@ -2,7 +2,8 @@
 //! activations for the products that follow.
 //!
 //! Many rounded rows are multiplied on tensor cores, fewer without. Either way rows are cut into
-//! blocks in one launch, and a row has the same bits whatever rows are computed with it.
+//! blocks in one launch, and a row has the same bits whatever rows are computed with it. What
+//! [`tile_layers`] makes of one row in a launch has these bits, too.
 
 use longview_core::quant::{QuantType, UNIT};
 use longview_ops::{Activations, Embed, Linear, LinearGroup, LinearParams, Op, OpResult};
@@ -14,6 +15,7 @@ use crate::driver::{Driver, Grid};
 use crate::kernel_args::{RoundRowsArgs, TileEmbedArgs, TileProductArgs};
 use crate::kernels::Kernel;
 use crate::library::args_of_x;
+use crate::tile_layers;
 use crate::variant::bias_of;
 use crate::weight::{Rows, Tiled};
 
@@ -151,6 +153,9 @@ pub(crate) fn linear<D: Driver>(
     d: &Linear<'_, CudaBackend<D>>,
     tiled: Tiled,
 ) -> OpResult<()> {
+    if backend.is_fused() && tile_layers::linear(backend, op, d)? {
+        return Ok(());
+    }
     match tiled.activations {
         kind @ (Activations::Int8 | Activations::Int16 | Activations::Bf16) => {
             with_rounded(backend, kind, args_of_x(d), d.p, |x| product(backend, op, d, tiled, x))
@@ -181,6 +186,9 @@ pub(crate) fn group<D: Driver>(
         let layer = d.layer(i);
         layer.check(Op::Matmul)?;
         layer.weight.expect(Op::Matmul, layer.p.n_out as usize, layer.p.n_in as usize)?;
+    }
+    if backend.is_fused() && tile_layers::group(backend, &d)? {
+        return Ok(());
     }
     let first = d.layer(0);
     with_rounded(backend, own, args_of_x(&first), first.p, |x| {

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use longview_core::quant::QuantType;
 use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
 use longview_ops::corpus::random_blocks;
+use longview_ops::fused_case::FusedCase;
 use longview_ops::{
-    Activations, Backend, DeviceBuffer, Linear, LinearGroup, LinearOut, LinearParams, QuantSource,
-    View, ViewMut, WeightSource,
+    Activation, Activations, Backend, DeviceBuffer, Linear, LinearGroup, LinearOut, LinearParams,
+    QuantSource, View, ViewMut, WeightSource,
 };
 use pollster::block_on;
 
@@ -155,6 +156,34 @@ pub fn a_group_of_quantised_layers_gives_what_single_layers_give<B: Backend>(
             let [group, single] = grouped(backend, n_rows, weights);
             assert!(group.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{n_rows} rows");
             assert!(group == single, "{}: {n_rows} rows", backend.name());
+        }
+    }
+    None
+}
+
+/// What a layer does to a row in one call is right; on CUDA, where one launch has norm, rounding and
+/// products, to the bit what single calls give.
+pub fn fused_calls_of_a_quantised_row_are_right<B: Backend>(backend: &Arc<B>) -> NotRun {
+    let backend = &**backend;
+    if !has_kernels(backend) {
+        return NO_KERNELS;
+    }
+    let is_exact = backend.name().starts_with("cuda");
+    for case in FusedCase::quantised() {
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            let name = backend.name();
+            let error = block_on(case.error_of(backend, activation)).expect("a call");
+            let is_right = [error.project, error.gated].iter().all(|error| *error <= case.most());
+            assert!(is_right, "{name}: {case:?}: {error:?}");
+            let made = |case: FusedCase| {
+                let mut made = block_on(case.project(backend)).expect("q, k and v");
+                made.push(block_on(case.gated(backend, activation)).expect("a gated product"));
+                made.iter().map(|out| bits(out)).collect::<Vec<_>>()
+            };
+            if is_exact {
+                let single = made(FusedCase { is_single: true, ..case });
+                assert!(made(case) == single, "{name}: {case:?}: other bits than single calls");
+            }
         }
     }
     None

@@ -211,6 +211,7 @@ impl<B: Probe> Suite<'_, B> {
             checks!(
                 a_quantised_row_depends_on_no_other_row,
                 a_group_of_quantised_layers_gives_what_single_layers_give,
+                fused_calls_of_a_quantised_row_are_right,
                 what_is_no_number_stays_in_its_row
             );
         }

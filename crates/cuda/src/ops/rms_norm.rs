@@ -10,7 +10,7 @@ use crate::kernels::Kernel;
 use crate::variant::by_type;
 
 /// Rows up to this width (norms of heads) have a warp each; wider ones a block.
-const NARROW: usize = 256;
+pub(crate) const NARROW: usize = 256;
 /// Warps of a block for narrow rows.
 const NARROW_ROWS: usize = 8;
 

@@ -297,10 +297,8 @@ mod tests {
                 assert_eq!(recorded.n_recalling, TRACED_LAYERS - DENSE_LAYERS);
             }
             // As `tests/cuda_counts.rs` counts them.
-            if stored.quantised.is_none() {
-                assert_eq!(recorded.fused.recalling_layer().map(<[_]>::len).ok(), Some(12));
-                assert_eq!((recorded.fused.nodes_set, recorded.fused.waits), (4.0, 1.0));
-            }
+            assert_eq!(recorded.fused.recalling_layer().map(<[_]>::len).ok(), Some(12));
+            assert_eq!((recorded.fused.nodes_set, recorded.fused.waits), (4.0, 1.0));
             assert!(recorded.fused.launches.len() < recorded.single.launches.len());
         }
     }

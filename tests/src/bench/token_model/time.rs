@@ -39,7 +39,9 @@ impl Parts {
     fn part_of(&mut self, name: &str) -> &mut f64 {
         let begins = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
         match name {
-            _ if begins(&["matvec", "norm_matvec", "tile_product"]) => &mut self.weights,
+            _ if begins(&["matvec", "norm_matvec", "tile_product", "tile_layers"]) => {
+                &mut self.weights
+            }
             _ if begins(&["attend_list", "lse_merge"]) => &mut self.attention,
             _ if begins(&["centroid", "select_clusters"]) => &mut self.index,
             "look_up_rows" => &mut self.look_up,

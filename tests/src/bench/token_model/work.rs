@@ -142,6 +142,21 @@ fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
             let x = a.n("n_rows") * rounded_bytes(a.n("n_in"), a.n("planes"));
             streamed(weight + x + 8.0 * a.of(&["n_rows", "n_out"]), 64.0)
         }
+        _ if name.starts_with("tile_layers") => {
+            let tiles: f64 =
+                ["n_out_0", "n_out_1", "n_out_2"].iter().map(|n| (a.n(n) / 16.0).ceil()).sum();
+            let outs = a.n("n_out_0") + a.n("n_out_1") + a.n("n_out_2");
+            let bytes = tiles * a.n("tile_units") * 16.0 + 4.0 * a.n("n_in") + 8.0 * outs;
+            // Each block prepares x before it multiplies: a pass of its threads is a load from
+            // cache, and about as long of arithmetic on four columns a thread. The squares of a
+            // norm come first, four loads at once. That weights are on their way to other blocks
+            // meanwhile does not count.
+            let threads = f64::from(a.kernel.facts().threads);
+            let rounding = 2.0 * (a.n("n_in") / threads / 4.0).ceil();
+            let is_normed = a.get("norm") != 0;
+            let norm = if is_normed { 1.0 + (a.n("n_in") / threads / 4.0).ceil() } else { 0.0 };
+            Work { chain: rounding + norm, ..streamed(bytes, 64.0) }
+        }
         "round_rows" => {
             let n_in = 32.0 * a.n("n_groups");
             streamed(4.0 * n_in + rounded_bytes(n_in, a.n("planes")), 128.0)
@@ -151,6 +166,11 @@ fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
             Work { chain: 2.0, ..work }
         }
         "rope" => streamed(2.0 * 4.0 * a.of(&["n_tokens", "n_heads", "head_dim"]), 16.0),
+        "norm_rope" => {
+            let heads = a.n("n_q_heads") + a.n("n_k_heads");
+            let work = streamed(2.0 * 4.0 * heads * a.of(&["n_tokens", "head_dim"]), 16.0);
+            Work { chain: 2.0, ..work }
+        }
         "silu_mul" | "gelu_mul" => streamed(3.0 * 4.0 * a.n("n"), 16.0),
         _ if name.starts_with("kv_scatter") => {
             let n_rows = a.of(&["n_tokens", "n_kv_heads"]);
