@@ -7,7 +7,9 @@
 //! Some stages seldom have work for more than one core. All of the browser is such a chain: the
 //! module, the page, and questions to it one after the other; so are the models of threads and the
 //! sample of parity. They run beside the stages that compile or compute; the tests, some of which
-//! look at the clock, begin when they have ended.
+//! look at the clock, begin when they have ended. One stage goes on beside the tests: the corpus of
+//! ops on emulated devices, a quarter of what the tests compute. It looks at no clock and has the
+//! lowest priority, so it takes the time in which they wait for something.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,12 +18,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
-use crate::process::{Background, cargo, cpu_time, run as run_child};
+use crate::process::{Background, cargo, cpu_time, nicely, run as run_child};
 use crate::{clients, demo, kernels, models, package, parity, sanitize, setup, soak, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
 pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, package, kernels, clippy, rustdoc, build, models, \
-                                sanitize, parity, soak, demo, clients, web, tests; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
+                                sanitize, parity, soak, demo, clients, web, tests, corpus; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
                                 rustdoc, tests across crates and of programs, published models, other clients, and the browser";
 
@@ -60,7 +62,8 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "demo", work: Work::Run(demo::check) },
     Stage { name: "clients", work: Work::Run(clients::stage) },
     Stage { name: "web", work: Work::Beside(SETUP, web::stage_command) },
-    Stage { name: "tests", work: Work::Run(tests) },
+    Stage { name: TESTS, work: Work::Run(tests) },
+    Stage { name: "corpus", work: Work::Beside(BUILD, corpus) },
 ];
 
 /// What a change is tried with while it is made, on a tree that was built before.
@@ -80,6 +83,9 @@ const SETUP: &str = "setup";
 
 /// Behind it runs what needs the programs.
 const BUILD: &str = "build";
+
+/// Beside it runs what leaves it its time, and nothing else.
+const TESTS: &str = "tests";
 
 /// How a stage went, and what it took.
 struct Outcome {
@@ -124,18 +130,33 @@ fn clippy() -> Result<()> {
     run_child(cargo("clippy --workspace --all-targets --").args(CLIPPY))
 }
 
-/// Documents what clippy has checked. Cargo keeps apart what the compiler made alone and what it
-/// made in a wrapper, which clippy is: without the same one here, called as clippy calls it, all
-/// libraries would be checked once more.
-/// All of them: what they need was installed by the first stage.
+/// What the names of the corpus's tests have in them. One stage runs what has it and the other what
+/// has not, of all programs: no test is in neither.
+const CORPUS: &str = "parity::";
+
+/// All tests but those of [`corpus`]: what they need was installed by the first stage.
 fn tests() -> Result<()> {
+    run_child(test_command().args(["--", "--skip", CORPUS]))
+}
+
+/// The tests that [`tests`] leaves out, with the lowest priority where the system knows one.
+fn corpus() -> Result<Command> {
+    let mut command = test_command();
+    command.args(["--", CORPUS]);
+    Ok(if cfg!(unix) { nicely(&command) } else { command })
+}
+
+fn test_command() -> Command {
     let mut command = cargo("test --workspace --all-features --no-fail-fast");
     if cfg!(target_os = "linux") {
         command.env("REQUIRE_NGINX", "1");
     }
-    run_child(&mut command)
+    command
 }
 
+/// Documents what clippy has checked. Cargo keeps apart what the compiler made alone and what it
+/// made in a wrapper, which clippy is: without the same one here, called as clippy calls it, all
+/// libraries would be checked once more.
 fn rustdoc() -> Result<()> {
     let mut command = cargo("doc --workspace --all-features --no-deps");
     if let Some(driver) = clippy_driver() {
@@ -297,9 +318,11 @@ total    ok           3.0 s     4.0 s
     #[test]
     fn work_beside_begins_behind_a_stage_that_there_is() {
         for stage in STAGES {
-            if let Work::Beside(after, _) = stage.work {
+            if let Work::Beside(after, command) = stage.work {
                 assert!(is_behind(stage.name, after), "{}", stage.name);
-                assert!(is_behind("tests", stage.name), "{}", stage.name);
+                // Whatever goes on beside the tests must leave them their time.
+                let waits = || !cfg!(unix) || command().unwrap().get_program() == "nice";
+                assert!(is_behind(TESTS, stage.name) || waits(), "{}", stage.name);
             }
         }
         assert!(!is_behind(SETUP, BUILD) && !is_behind(BUILD, BUILD));

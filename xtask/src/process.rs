@@ -51,6 +51,22 @@ pub(crate) fn cargo(args: &str) -> Command {
     command
 }
 
+/// The same command with the lowest priority, on a system that has the program `nice`.
+pub(crate) fn nicely(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    nice
+}
+
 /// Whether cargo tells a program by this variable which package it is of.
 fn is_of_package(name: &OsStr) -> bool {
     let starts = |start: &&str| name.as_encoded_bytes().starts_with(start.as_bytes());
