@@ -3,6 +3,7 @@
 //!
 //! A run writes one JSON object a line ([`Record`]); a report reads such files, whoever wrote them.
 
+pub mod coverage;
 mod error;
 pub mod haystack;
 pub mod policies;

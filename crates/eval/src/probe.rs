@@ -126,6 +126,7 @@ struct HeadSums {
     recall: Vec<f32>,
     mass: Vec<f32>,
     error: Vec<f32>,
+    bound: Vec<f32>,
     recall_group: f64,
     mass_best: f64,
     attended: usize,
@@ -247,6 +248,8 @@ impl<'a> Meter<'a> {
                 full.iter_mut().zip(value(p)).for_each(|(f, v)| *f += weight * f64::from(*v));
             }
             let out = &traced.out[h * d..(h + 1) * d];
+            // U / Z as a share of both.
+            sums.bound.extend(traced.bounds.get(h).map(|x| (x / (1.0 + x)) as f32));
             let apart = full.iter().zip(out).map(|(f, o)| (f - f64::from(*o)).powi(2)).sum::<f64>();
             let size = full.iter().map(|f| f * f).sum::<f64>();
             sums.error.push((apart / size.max(1e-30)).sqrt() as f32);
@@ -297,6 +300,7 @@ impl<'a> Meter<'a> {
                     recall_steps: sums.recall.clone(),
                     mass_steps: sums.mass.clone(),
                     error_steps: sums.error.clone(),
+                    bound_steps: sums.bound.clone(),
                     stride: self.text.stride,
                     loss_bound: mean(sums.loss_bound),
                     certified,

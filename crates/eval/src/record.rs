@@ -202,6 +202,9 @@ pub struct Probe {
     /// Relative error in each probed step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub error_steps: Vec<f32>,
+    /// The bound of what was left out in each probed step, where the policy asks for bounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bound_steps: Vec<f32>,
     /// Steps from one probed step to the next.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stride: usize,

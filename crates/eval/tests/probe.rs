@@ -9,6 +9,7 @@ use longview_cuda::CudaBackend;
 use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
 use longview_engine::{Engine, EngineOptions};
 use longview_eval::EvalError;
+use longview_eval::coverage::Coverage;
 use longview_eval::policies::{Candidate, PolicySpec, candidates, title};
 use longview_eval::probe::{self, ProbeText};
 use longview_eval::record::{Perplexity, Probe, Record};
@@ -94,6 +95,36 @@ fn certificates_are_of_one_policy() {
         let name = format!("{} at {}", title(&policy.label), policy.label.budget);
         assert_eq!(certified(&together, policy), alone, "{name}");
     }
+}
+
+/// Of so few tokens a sampled bound reads all that were not chosen, so that it is the truth.
+#[test]
+fn each_probed_step_has_its_bound_beside_what_was_left_out() {
+    let texts = ["clusterkv:certify=sampled", "longview:certify=sampled", "clusterkv:certify=true"];
+    let all = policies(&[&texts[..], &["quest"]].concat(), &[128]);
+    let records = probed(&all, 5);
+    let [clusters, ours, worst, none] = [
+        "clusterkv:certify=sampled",
+        "longview:certify=sampled",
+        "clusterkv:certify=true",
+        "quest",
+    ]
+    .map(|name| {
+        let of = probes(&records, name);
+        assert!(!of.is_empty(), "{name}");
+        let mut coverage = Coverage::default();
+        of.iter().for_each(|probe| coverage.add(probe));
+        (of.iter().map(|probe| probe.mass_steps.len()).sum::<usize>(), coverage)
+    });
+    for (n, sampled) in [clusters, ours] {
+        assert_eq!((sampled.n_cases(), sampled.n_held()), (n, n));
+        let near = sampled.tightness().expect("more than 1 % was left out");
+        assert!(sampled.n_large() > 10 && (near - 1.0).abs() < 1e-3, "{near}");
+    }
+    let (n, worst) = worst;
+    assert_eq!((worst.n_cases(), worst.n_held()), (n, n), "a bound that is certain");
+    assert!(worst.tightness() > Some(1.1), "{:?}", worst.tightness());
+    assert_eq!(none.1.n_cases(), 0, "nobody asked for bounds");
 }
 
 #[test]

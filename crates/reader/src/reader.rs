@@ -97,6 +97,29 @@ pub struct LeftOut {
     pub confidence: f64,
 }
 
+impl LeftOut {
+    /// What the bounds say that a session's steps counted; `None` where its policy asks for none,
+    /// or no step was counted.
+    pub fn of<B: Backend>(session: &Session<B>) -> Option<Self> {
+        let confidence = match session.policy().attention_bound {
+            AttentionBound::Off => return None,
+            AttentionBound::WorstCase => 1.0,
+            AttentionBound::Sampled => SAMPLED_CONFIDENCE,
+        };
+        let bounds = &session.stats().bounds;
+        Some(Self { median: bounds.median()?, most: bounds.of_most()?, confidence })
+    }
+
+    /// What holds of the choices of both.
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            median: self.median.max(other.median),
+            most: self.most.max(other.most),
+            confidence: self.confidence.min(other.confidence),
+        }
+    }
+}
+
 /// What a question gave: its text, and what the answer took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -589,22 +612,12 @@ impl<B: Backend> Document<B> {
             context: self.session.n_tokens(),
             hit_rate: self.session.stats().hit_rate(),
             fetched_bytes: self.session.stats().fetched_bytes,
-            left_out: self.left_out(),
+            left_out: LeftOut::of(&self.session),
             device_bytes,
             host_bytes,
             finish: finish.unwrap_or(Finish::Length),
             passages: self.passages(engine, &attention)?,
         })
-    }
-
-    fn left_out(&self) -> Option<LeftOut> {
-        let confidence = match self.session.sequence().policy().attention_bound {
-            AttentionBound::Off => return None,
-            AttentionBound::WorstCase => 1.0,
-            AttentionBound::Sampled => SAMPLED_CONFIDENCE,
-        };
-        let bounds = &self.session.stats().bounds;
-        Some(LeftOut { median: bounds.median()?, most: bounds.of_most()?, confidence })
     }
 
     async fn step(

@@ -1,5 +1,6 @@
 //! Answers in OpenAI's form, with what llama.cpp says beside it.
 
+use longview_reader::LeftOut;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::Receiver;
 
@@ -386,6 +387,10 @@ pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
     });
     if summary.blocks.all > 0 {
         attended["prefill_density"] = summary.blocks.density().into();
+    }
+    if let Some(LeftOut { median, most, confidence }) = summary.left_out {
+        let bounds = json!({ "confidence": confidence, "median": median, "of_99_percent": most });
+        attended["left_out_at_most"] = bounds;
     }
     if let Some(seen) = &summary.seen {
         seen.add_to(&mut attended);

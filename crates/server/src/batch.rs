@@ -5,6 +5,7 @@ use std::pin::pin;
 
 use futures_util::future::{Either, select};
 use longview_engine::{BlockCounts, PrefillMode};
+use longview_reader::LeftOut;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::job::{Event, MAX_EVENTS, Progress, Summary};
@@ -133,6 +134,7 @@ fn sum(all: &[&Summary]) -> Summary {
         waited_ms: all.iter().map(|one| one.waited_ms).fold(0.0, f64::max),
         policy: all.first().map(|one| one.policy.clone()).unwrap_or_default(),
         attended: (weight > 0.0).then(|| weighted / weight),
+        left_out: all.iter().filter_map(|one| one.left_out).reduce(LeftOut::with),
         n_tokens: of(|one| one.n_tokens),
         prefill: all.iter().fold(PrefillMode::Exact, |how, one| how.with(one.prefill)),
         blocks: BlockCounts {

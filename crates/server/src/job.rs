@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use longview_engine::{BlockCounts, PrefillMode};
 use longview_library::documents::Id;
+use longview_reader::LeftOut;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::asked::How;
@@ -166,6 +167,8 @@ pub(crate) struct Summary {
     pub(crate) blocks: BlockCounts,
     /// Mean tokens that a KV head of a layer attended in a step of the answer.
     pub(crate) attended: Option<f64>,
+    /// How much of the attention its steps left out at most, where the policy bounds it.
+    pub(crate) left_out: Option<LeftOut>,
     /// Tokens that there were at the end.
     pub(crate) n_tokens: usize,
     /// What was looked at.

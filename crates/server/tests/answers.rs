@@ -172,5 +172,26 @@ fn a_request_chooses_what_its_answer_attends_and_hears_what_it_was() {
         let (attended, of) = (said["attended_tokens"].as_f64(), said["of_tokens"].as_f64());
         assert!(of > Some(1000.0), "{answer}");
         assert!(attended <= budget.map(f64::from).or(of) && attended > Some(64.0), "{answer}");
+        assert_eq!(said.get("left_out_at_most"), None, "nobody asked: {answer}");
+    }
+}
+
+/// For each of the prompts alone, and for several in one request.
+#[test]
+fn a_request_asks_how_much_of_the_attention_its_answer_left_out() {
+    let served = serve(ServerOptions::default());
+    let (text, facts) = document(100, 8);
+    let mut body = question(&text, &facts[0]);
+    body["policy"] = json!("clusterkv");
+    body["budget"] = json!(192);
+    body["policy_options"] = json!({ "attention-bound": "sampled" });
+    let prompt = body["prompt"].clone();
+    for prompt in [prompt.clone(), json!([prompt, prompt])] {
+        body["prompt"] = prompt;
+        let answer = served.post("/v1/completions", &body).json();
+        let bounds = &answer["longview"]["left_out_at_most"];
+        assert_eq!(bounds["confidence"], 0.95, "{answer}");
+        let [median, most] = ["median", "of_99_percent"].map(|name| bounds[name].as_f64());
+        assert!(median > Some(0.0) && median <= most && most < Some(1.0), "{answer}");
     }
 }

@@ -1,13 +1,16 @@
 //! `longview probe`: what policies do to the attention over a text, beside full attention.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use longview_engine::{Engine, EngineOptions};
-use longview_eval::policies::Candidate;
+use longview_eval::coverage::Coverage;
+use longview_eval::policies::{Candidate, title};
 use longview_eval::probe::{self, ProbeText};
+use longview_eval::record::Record;
 use longview_eval::results::ResultsFile;
 use longview_model::tokenizer::Specials;
 use longview_ops::Backend;
@@ -116,9 +119,13 @@ fn measure<B: Backend>(
         let probed =
             ProbeText { name: &name, ids: &ids[..needed], length: *length, stride: args.stride };
         let (nth, n_lengths, tokens) = (i + 1, args.lengths.len(), units::count(*length));
-        let mut n = 0;
+        let (mut n, mut bounds) = (0, BTreeMap::<_, Coverage>::new());
         let mut keep = |record| {
             n += 1;
+            if let Record::Probe(probe) = &record {
+                let policy = format!("{} at {}", title(&probe.policy), probe.policy.budget);
+                bounds.entry(policy).or_default().add(probe);
+            }
             let lines = units::count(n);
             progress.say(format!("length {nth} of {n_lengths}, {tokens} tokens, {lines} lines"));
             results.append(&record)
@@ -126,6 +133,29 @@ fn measure<B: Backend>(
         block_on(probe::probe(&mut engine, &probed, candidates, &mut keep))?;
         let file = args.output.display();
         out::bytes(format!("{length} tokens of {name}: {n} lines in {file}\n").as_bytes())?;
+        for (policy, bounds) in bounds {
+            if let Some(line) = bounds_line(&bounds) {
+                out::bytes(format!("{policy}: {line}\n").as_bytes())?;
+            }
+        }
     }
     Ok(())
+}
+
+/// Whether bounds held, and how near they were; `None` where the policy asks for none.
+fn bounds_line(bounds: &Coverage) -> Option<String> {
+    let held = units::share(bounds.held());
+    let (most, below) = bounds.summary()?;
+    let near = match bounds.tightness() {
+        Some(ratio) => format!("the median bound is {ratio:.3} times it"),
+        None => "no bound to compare with it".into(),
+    };
+    Some(format!(
+        "{held} of {} bounds hold; where more than 1 % was left out ({} cases), {near}; 99 % of \
+         the bounds are at most {}, and {} of the choices left out no more",
+        units::count(bounds.n_cases()),
+        units::count(bounds.n_large()),
+        units::share(Some(most)),
+        units::share(Some(below)),
+    ))
 }

@@ -14,6 +14,9 @@ pub struct TracedLayer {
     pub q: Vec<f32>,
     /// The attention's output, `[Hq, Dh]`.
     pub out: Vec<f32>,
+    /// Bounds of U / Z that the step counted, `[Hq]`: of the attention that was not chosen over
+    /// that which was. Empty where the policy asks for none, and in layers that do not recall.
+    pub bounds: Vec<f64>,
 }
 
 /// What decode steps computed; nothing while no one asked for it.
@@ -26,13 +29,21 @@ impl Trace {
     /// Copies every decode step from now on, or no longer.
     pub fn set(&mut self, on: bool, shape: &KvShape) {
         let len = if on { shape.n_q_heads * shape.head_dim } else { 0 };
-        let layer = || TracedLayer { q: vec![0.0; len], out: vec![0.0; len] };
+        let layer = || TracedLayer { q: vec![0.0; len], out: vec![0.0; len], bounds: Vec::new() };
         self.layers = (0..if on { shape.n_layers } else { 0 }).map(|_| layer()).collect();
     }
 
     /// One entry for each layer, or none while nothing is traced.
     pub fn layers(&self) -> &[TracedLayer] {
         &self.layers
+    }
+
+    /// Notes the bounds that a layer counted, if steps are traced.
+    pub fn note_bounds(&mut self, layer: LayerId, bounds: &[f64]) {
+        if let Some(traced) = self.layers.get_mut(layer.index()) {
+            traced.bounds.clear();
+            traced.bounds.extend_from_slice(bounds);
+        }
     }
 
     /// Copies the layer's tensors of the step's token `index`, if steps are traced.

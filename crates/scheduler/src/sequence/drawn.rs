@@ -27,7 +27,7 @@ impl Token {
         }
         let (hq, d) = (shape.n_q_heads, shape.head_dim);
         if sequence.attends_all(self.layer, sequence.n_tokens + 1) {
-            (0..hq).for_each(|_| sequence.stats.bounds.add(0.0));
+            sequence.count_bounds(self.layer, &vec![0.0; hq]);
             return Ok(());
         }
         let (mut queries, mut sums) = (vec![0.0f32; hq * d], vec![0.0f32; hq]);
@@ -43,9 +43,7 @@ impl Token {
         } else {
             sequence.bounds(self.layer, &queries, &sums)
         };
-        for bound in bounds.into_iter().flatten() {
-            sequence.stats.bounds.add(bound);
-        }
+        sequence.count_bounds(self.layer, &bounds.unwrap_or_default());
         Ok(())
     }
 
@@ -102,6 +100,12 @@ impl Token {
 }
 
 impl<B: Backend> Sequence<B> {
+    /// Counts a layer's bounds of U / Z, and notes them for those who look.
+    fn count_bounds(&mut self, layer: LayerId, bounds: &[f64]) {
+        bounds.iter().for_each(|bound| self.stats.bounds.add(*bound));
+        self.trace.note_bounds(layer, bounds);
+    }
+
     /// The rows from which the token at `position` could choose in `layer`, and its choice; `None`
     /// in a layer that does not recall, and where the host knows no selection.
     pub(super) fn choice(&self, layer: LayerId, position: usize) -> Option<Choice<'_, B>> {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use longview_engine::Session;
 use longview_ops::Backend;
+use longview_reader::LeftOut;
 use tokio::sync::mpsc;
 
 use super::choice::Choice;
@@ -162,6 +163,8 @@ impl<B: Backend> Run<B> {
                 summary.n_drafted += timings.drafted_tokens as usize;
                 summary.n_accepted += timings.accepted_tokens as usize;
             }
+            let bounds = choices.iter().filter_map(|choice| LeftOut::of(&choice.session));
+            summary.left_out = bounds.reduce(LeftOut::with);
             if let Some(first) = choices.first() {
                 let sequence = first.session.sequence();
                 (summary.prefill, summary.blocks) = (sequence.was_read(), sequence.block_counts());
