@@ -601,12 +601,14 @@ DEVICE void load_four(const AttendListArgs& p, const coded* head, u32 id, u32 of
     }
     const coded* row = head + static_cast<u64>(id) * coded_row(p.head_dim);
     const u32 place = offset == 0 ? from / KEY_BLOCK : key_scales(p.head_dim);
-    const float scale = scale_of(row, p.head_dim, place);
     const coded* at = row + offset + from;
     u32 codes = 0;
+    float scale;
     if (p.is_aligned) {
+        scale = half_to_float(*reinterpret_cast<const u16*>(row + 2 * p.head_dim + 2 * place));
         codes = *reinterpret_cast<const u32*>(at);
     } else {
+        scale = scale_of(row, p.head_dim, place);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             codes |= from + i < p.head_dim ? static_cast<u32>(at[i].bits) << (8 * i) : 0;
