@@ -51,14 +51,9 @@ struct Params {
     placed_step: u32,
 }
 
-const BLOCK: u32 = 64u;
 const LANES: u32 = 4u;
 // Channels of the queries in shared memory, as vectors.
 const TILE: u32 = 32u;
-// Query heads whose blocks are joined at once: 32 invocations for each.
-const JOINED: u32 = 8u;
-const MAX_SOFTMAX: u32 = 1u;
-const SIZE_WEIGHTED: u32 = 2u;
 
 @group(0) @binding(0) var<uniform> p: Params;
 
@@ -76,50 +71,32 @@ fn weight_of(head: u32, cluster: u32) -> f32 {
     return 1.0;
 }
 
-// (maximum, sum of e^(x - maximum)) of two sets of numbers together.
-fn join(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
-    let most = max(a.x, b.x);
-    return vec2<f32>(most, a.y * exp(a.x - most) + b.y * exp(b.x - most));
-}
-
 var<workgroup> pairs: array<vec2<f32>, 256>;
 
-// Joins the pairs of 32 invocations each; the first of them gets the result.
-fn join_pairs(pair: vec2<f32>, lane: u32) -> vec2<f32> {
-    pairs[lane] = pair;
-    workgroupBarrier();
-    for (var half = 16u; half > 0u; half /= 2u) {
-        if lane % 32u < half {
-            pairs[lane] = join(pairs[lane], pairs[lane + half]);
-        }
-        workgroupBarrier();
-    }
+fn held_pair(lane: u32) -> vec2<f32> {
     return pairs[lane];
 }
+
+fn hold_pair(lane: u32, pair: vec2<f32>) {
+    pairs[lane] = pair;
+}
+
+//# import shared/pool
 
 //# if POOL
 @group(0) @binding(3) var<storage, read> scratch: array<f32>;
 @group(0) @binding(4) var<storage, read_write> scores: array<f32>;
 
-var<workgroup> totals: array<vec2<f32>, JOINED>;
+fn number(i: u32) -> f32 {
+    return scratch[i];
+}
 
-// Maximum and 1 / sum over all clusters of query head `first + lane / 32` of the group.
-fn find_totals(kv_head: u32, first: u32, group: u32, n: u32, lane: u32) {
-    let g = first + lane / 32u;
-    var pair = vec2<f32>(LOWEST, 0.0);
-    if g < group {
-        let n_blocks = (n + BLOCK - 1u) / BLOCK;
-        let at = p.n_q_heads * p.room + 2u * (kv_head * group + g) * p.n_blocks;
-        for (var i = lane % 32u; i < n_blocks; i += 32u) {
-            pair = join(pair, vec2<f32>(scratch[at + 2u * i], scratch[at + 2u * i + 1u]));
-        }
-    }
-    pair = join_pairs(pair, lane);
-    if lane % 32u == 0u {
-        // Without any weight all masses are 0.
-        totals[lane / 32u] = vec2<f32>(pair.x, select(1.0 / pair.y, 0.0, pair.y == 0.0));
-    }
-    workgroupBarrier();
+fn score(head: u32, c: u32) -> f32 {
+    return scores[p.first_score + head * p.score_stride + c];
+}
+
+fn put_score(head: u32, c: u32, x: f32) {
+    scores[p.first_score + head * p.score_stride + c] = x;
 }
 
 @compute @workgroup_size(256)
@@ -133,27 +110,7 @@ fn pool(
     if start >= n {
         return;
     }
-    let end = min(start + p.share, n);
-    let group = p.n_q_heads / p.n_kv_heads;
-    let out = p.first_score + head * p.score_stride;
-    for (var first = 0u; first < group; first += JOINED) {
-        find_totals(head, first, group, n, lane);
-        let n_heads = min(JOINED, group - first);
-        for (var c = start + lane; c < end; c += 256u) {
-            let weight = weight_of(head, c);
-            var pooled = 0.0;
-            if first > 0u {
-                pooled = scores[out + c];
-            }
-            for (var i = 0u; i < n_heads; i++) {
-                let logit = scratch[(head * group + first + i) * p.room + c];
-                let mass = weight * exp(logit - totals[i].x) * totals[i].y;
-                pooled = select(pooled + mass, max(pooled, mass), p.pooling == MAX_SOFTMAX);
-            }
-            scores[out + c] = pooled;
-        }
-        workgroupBarrier();
-    }
+    pool_share(head, start, min(start + p.share, n), n, lane);
 }
 //# else
 //# if SHARE

@@ -17,7 +17,11 @@
 //
 // With LISTED, what is chosen from are entries of a list: entry i is cluster ids[i]. All of the
 // above is then about entries, until the clusters' numbers replace theirs at the end.
+//
+// With POOL the workgroup first makes the scores, of what `logits` of `centroid_scores` left: a
+// dispatch less. They go to `scores`, or with LISTED to the end of `scratch`.
 
+//# import shared/common
 //# import shared/order NAN_KEY=0u
 //# import shared/radix AMOUNTS_AT=sizes_at
 //# import shared/tile_sort
@@ -41,11 +45,27 @@ struct Params {
     ids_offset: u32,
     // Ids from one head to the next.
     id_stride: u32,
+//# if POOL
+    // As in `centroid_scores`.
+    n_q_heads: u32,
+    pooling: u32,
+    room: u32,
+    n_blocks: u32,
+//# end
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 // The bits of numbers.
+//# if POOL
+//# if LISTED
+@group(0) @binding(1) var<storage, read_write> scratch: array<u32>;
+//# else
+@group(0) @binding(1) var<storage, read> scratch: array<u32>;
+@group(0) @binding(8) var<storage, read_write> scores: array<u32>;
+//# end
+//# else
 @group(0) @binding(1) var<storage, read> scores: array<u32>;
+//# end
 @group(0) @binding(2) var<storage, read> sizes: array<u32>;
 @group(0) @binding(3) var<storage, read> n_clusters: array<u32>;
 @group(0) @binding(4) var<storage, read> budgets: array<u32>;
@@ -70,14 +90,27 @@ var<workgroup> n_sorted: u32;
 // Tokens taken of the last cluster, at most.
 var<workgroup> last_take: u32;
 
+// The score of a cluster, or an entry, as a key.
+fn key_at(head: u32, c: u32) -> u32 {
+    let at = p.scores_offset + (p.first_head + head) * p.score_stride + c;
+//# if POOL
+//# if LISTED
+    return key_of(scratch[at]);
+//# else
+    return key_of(scores[at]);
+//# end
+//# else
+    return key_of(scores[at]);
+//# end
+}
+
 // Keys of BATCH clusters; beyond the last, its own again.
 fn keys_at(head: u32, c: u32, n: u32) -> vec4<u32> {
-    let first = p.scores_offset + (p.first_head + head) * p.score_stride;
     return vec4<u32>(
-        key_of(scores[first + min(c, n - 1u)]),
-        key_of(scores[first + min(c + GROUP, n - 1u)]),
-        key_of(scores[first + min(c + 2u * GROUP, n - 1u)]),
-        key_of(scores[first + min(c + 3u * GROUP, n - 1u)]),
+        key_at(head, min(c, n - 1u)),
+        key_at(head, min(c + GROUP, n - 1u)),
+        key_at(head, min(c + 2u * GROUP, n - 1u)),
+        key_at(head, min(c + 3u * GROUP, n - 1u)),
     );
 }
 
@@ -105,6 +138,49 @@ fn sizes_at(head: u32, c: u32, n: u32) -> vec4<u32> {
     let all = vec4<u32>(c, c + GROUP, c + 2u * GROUP, c + 3u * GROUP);
     return select(vec4<u32>(0u), found, all < vec4<u32>(n));
 }
+
+//# if POOL
+fn weight_of(head: u32, cluster: u32) -> f32 {
+    if p.pooling == SIZE_WEIGHTED {
+        return f32(sizes[p.sizes_offset + head * p.cluster_stride + cluster]);
+    }
+    return 1.0;
+}
+
+// Pairs lie where sums will: shared memory is full.
+fn held_pair(lane: u32) -> vec2<f32> {
+    return vec2<f32>(bitcast<f32>(sums[2u * lane]), bitcast<f32>(sums[2u * lane + 1u]));
+}
+
+fn hold_pair(lane: u32, pair: vec2<f32>) {
+    sums[2u * lane] = bitcast<u32>(pair.x);
+    sums[2u * lane + 1u] = bitcast<u32>(pair.y);
+}
+
+fn number(i: u32) -> f32 {
+    return bitcast<f32>(scratch[i]);
+}
+
+fn score(head: u32, c: u32) -> f32 {
+    let at = p.scores_offset + head * p.score_stride + c;
+//# if LISTED
+    return bitcast<f32>(scratch[at]);
+//# else
+    return bitcast<f32>(scores[at]);
+//# end
+}
+
+fn put_score(head: u32, c: u32, x: f32) {
+    let at = p.scores_offset + head * p.score_stride + c;
+//# if LISTED
+    scratch[at] = bitcast<u32>(x);
+//# else
+    scores[at] = bitcast<u32>(x);
+//# end
+}
+
+//# import shared/pool
+//# end
 
 fn take(head: u32, cluster: u32, key: u32) {
     let place = atomicAdd(&n_collected, 1u);
@@ -134,21 +210,20 @@ fn take_greater(head: u32, n: u32, key: u32, lane: u32) {
 
 // Of what equals `key`, takes the lowest ids until `left` is reached.
 fn take_equal(head: u32, n: u32, key: u32, left: u32, lane: u32) {
-    let first_score = p.scores_offset + (p.first_head + head) * p.score_stride;
     // Each invocation has a run of ids.
     let each = (n + GROUP - 1u) / GROUP;
     let start = min(lane * each, n);
     let end = min(start + each, n);
     var own = 0u;
     for (var c = start; c < end; c++) {
-        if key_of(scores[first_score + c]) == key {
+        if key_at(head, c) == key {
             own += size_at(head, c);
         }
     }
     var before = sum_before(own, lane);
     for (var c = start; c < end; c++) {
         let size = size_at(head, c);
-        if size > 0u && before < left && key_of(scores[first_score + c]) == key {
+        if size > 0u && before < left && key_at(head, c) == key {
             take(head, c, key);
             if left - before <= size {
                 last_take = left - before;
@@ -242,6 +317,11 @@ fn select_clusters(
         atomicStore(&n_equal, 0u);
         last_take = NONE;
     }
+//# if POOL
+    pool_share(head, 0u, n, n, lane);
+    storageBarrier();
+    workgroupBarrier();
+//# end
 
     // Bits of the key that are known, and the tokens still to be found below what is greater.
     var key = 0u;

@@ -1,5 +1,6 @@
 //! The backend as ops see it: the open device, and the record of one queue.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use longview_ops::{Capabilities, OpResult};
@@ -69,6 +70,11 @@ impl WgpuBackend {
     /// What the device was asked to do so far, over all queues.
     pub fn counters(&self) -> Counters {
         self.gpu.tally.read()
+    }
+
+    /// How often each kernel was launched so far, by its entry point, over all queues.
+    pub fn launches(&self) -> BTreeMap<&'static str, u64> {
+        self.gpu.launches()
     }
 
     /// Destroys the device, as a driver fault would: everything after fails with

@@ -18,6 +18,7 @@ use crate::quantised;
 use crate::raw_buffer::RawBuffer;
 use crate::readback::map;
 use crate::recorder::Recorder;
+use crate::score_select;
 use crate::scratch::Scratch;
 use crate::weight::{self, Layout, Shard, Tiled, WgpuWeight};
 
@@ -375,6 +376,10 @@ impl Backend for WgpuBackend {
 
     fn norm_gated(&self, d: NormGated<'_, Self>) -> OpResult<()> {
         fused::gated(self, d)
+    }
+
+    fn score_select(&self, d: ScoreSelect<'_, Self>) -> OpResult<()> {
+        score_select::run(self, d)
     }
 
     fn look_up_rows(&self, d: LookUpRows<'_, Self>) -> OpResult<()> {

@@ -1,8 +1,8 @@
 //! The open device: what all queues of it share.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use longview_ops::{OpError, OpResult};
@@ -52,8 +52,8 @@ pub(crate) struct Gpu {
 
 /// A compiled variant.
 pub(crate) struct Kernel {
-    /// Whether somebody launched it.
-    is_used: AtomicBool,
+    /// How often it was launched.
+    launches: AtomicU64,
     pub pipeline: wgpu::ComputePipeline,
     pub layout: Arc<Layout>,
 }
@@ -65,6 +65,12 @@ pub(crate) struct Layout {
     #[cfg(not(target_arch = "wasm32"))]
     writes: Vec<bool>,
     pipeline: wgpu::PipelineLayout,
+}
+
+impl Kernel {
+    fn launches(&self) -> u64 {
+        self.launches.load(Ordering::Relaxed)
+    }
 }
 
 impl Gpu {
@@ -189,14 +195,26 @@ impl Gpu {
         Some(RawBuffer::new(id, buffer, &self.tally))
     }
 
-    /// The pipeline of a variant; `writes` says for each storage binding whether it is written.
+    /// How often each entry point was launched, over all its variants.
+    pub fn launches(&self) -> BTreeMap<&'static str, u64> {
+        let mut launches = BTreeMap::new();
+        for (variant, kernel) in
+            lock(&self.kernels).iter().filter(|(_, kernel)| kernel.launches() > 0)
+        {
+            *launches.entry(variant.entry).or_insert(0) += kernel.launches();
+        }
+        launches
+    }
+
+    /// The pipeline of a variant that is launched now; `writes` says for each storage binding
+    /// whether it is written.
     pub fn kernel(&self, variant: &Variant, writes: &[bool]) -> Arc<Kernel> {
         if let Some(kernel) = lock(&self.kernels).get(variant) {
-            kernel.is_used.store(true, Ordering::Relaxed);
+            kernel.launches.fetch_add(1, Ordering::Relaxed);
             return Arc::clone(kernel);
         }
         let kernel = Arc::new(self.compile(variant, writes));
-        kernel.is_used.store(true, Ordering::Relaxed);
+        kernel.launches.fetch_add(1, Ordering::Relaxed);
         lock(&self.kernels).insert(variant.clone(), Arc::clone(&kernel));
         kernel
     }
@@ -218,7 +236,7 @@ impl Gpu {
     #[cfg(not(target_arch = "wasm32"))]
     pub fn used(&self) -> Vec<shader::Listed> {
         let kernels = lock(&self.kernels);
-        let used = kernels.iter().filter(|(_, kernel)| kernel.is_used.load(Ordering::Relaxed));
+        let used = kernels.iter().filter(|(_, kernel)| kernel.launches() > 0);
         used.map(|(variant, kernel)| (variant.clone(), kernel.layout.writes.clone())).collect()
     }
 
@@ -273,7 +291,7 @@ impl Gpu {
             },
             cache: self.pipeline_cache(),
         });
-        Kernel { is_used: AtomicBool::new(false), pipeline, layout }
+        Kernel { launches: AtomicU64::new(0), pipeline, layout }
     }
 
     /// What was compiled at an earlier start.

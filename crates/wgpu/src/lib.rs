@@ -37,6 +37,7 @@ mod quantised;
 mod raw_buffer;
 mod readback;
 mod recorder;
+mod score_select;
 mod scratch;
 pub mod shader;
 mod shader_level;

@@ -71,6 +71,7 @@ files![
     "shared/norm_matvec",
     "shared/order",
     "shared/packed",
+    "shared/pool",
     "shared/radix",
     "shared/reduce",
     "shared/round_rows",

@@ -259,8 +259,9 @@ impl List {
         self.add("centroid_scores", "logits", &[&[kind, vector][..], &raw].concat());
         self.add("centroid_scores", "pool", &[("POOL", &[1])]);
         self.add("centroid_scores", "share", &[("SHARE", &[1])]);
-        self.add("select_clusters", "select_clusters", &[("LISTED", BOTH)]);
+        self.add("select_clusters", "select_clusters", &[("LISTED", BOTH), ("POOL", BOTH)]);
     }
+
     fn add_column_mass(&mut self) {
         // One head's tokens, fewer where heads are wide; and the heads of one token.
         let tokens: [&[u32]; 3] = [&[1], &[16], &[2]];

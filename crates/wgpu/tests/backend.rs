@@ -6,6 +6,7 @@ mod common;
 mod fused;
 mod policy_ops;
 mod runtime;
+mod score_select;
 mod shaders;
 mod subgroups;
 mod variants;

@@ -4,10 +4,13 @@
 use std::sync::Arc;
 
 use longview_core::DType;
-use longview_ops::{CentroidScores, DeviceBuffer, OpResult, Pooling, ScoreSpan, kind};
+use longview_ops::{
+    CentroidScores, CentroidScoresParams, DeviceBuffer, OpResult, Pooling, ScoreSpan, kind,
+};
 
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
+use crate::ops::select_clusters::Logits;
 use crate::raw_buffer::RawBuffer;
 
 /// Clusters of a workgroup.
@@ -19,23 +22,39 @@ const MOST_SHARES: usize = 32;
 
 pub(crate) fn run(backend: &WgpuBackend, d: CentroidScores<'_, WgpuBackend>) -> OpResult<()> {
     d.check()?;
-    let (n_heads, n_q_heads) = (d.p.n_kv_heads as usize, d.p.n_q_heads as usize);
-    for (i, span) in d.spans.iter().enumerate() {
-        let room = span.room(d.p.score_stride);
-        let n_blocks = room.div_ceil(BLOCK);
-        let words = n_q_heads * (room + 2 * n_blocks);
-        let part = Part {
-            d: &d,
-            span,
-            room,
-            n_blocks,
-            share: room.div_ceil(MOST_SHARES).max(1).next_multiple_of(256),
-            first_score: d.scores.offset + i * n_heads * d.p.score_stride as usize,
-            scratch: backend.scratch.take(&backend.gpu, (words * 4) as u64)?,
-        };
-        part.run(backend)?;
+    (0..d.spans.len()).try_for_each(|i| Part::new(backend, &d, i, 0)?.run(backend))
+}
+
+/// The logits of the only sequence, of which others are to make scores.
+pub(crate) struct Left {
+    scratch: Arc<RawBuffer>,
+    scores_at: usize,
+    room: usize,
+    n_blocks: usize,
+}
+
+impl Left {
+    pub fn of(&self, p: CentroidScoresParams) -> Logits<'_> {
+        let Self { ref scratch, scores_at, room, n_blocks } = *self;
+        let CentroidScoresParams { n_q_heads, pooling, .. } = p;
+        Logits { scratch, scores_at, n_q_heads, pooling, room, n_blocks }
     }
-    Ok(())
+}
+
+/// Launches the first kernel alone, for one sequence and a pooling with a softmax. The scratch has
+/// room for the scores of a list behind the logits.
+pub(crate) fn logits(backend: &WgpuBackend, d: &CentroidScores<'_, WgpuBackend>) -> OpResult<Left> {
+    d.check()?;
+    let listed = d.spans[0].listed.as_ref().map_or(0, |_| d.p.n_kv_heads as usize);
+    let part = Part::new(backend, d, 0, listed)?;
+    part.softmax_logits(backend)?;
+    let Part { room, n_blocks, scratch, .. } = part;
+    Ok(Left { scratch, scores_at: words(d, room, n_blocks), room, n_blocks })
+}
+
+/// What the first kernel leaves: logits, and two numbers for each block.
+fn words(d: &CentroidScores<'_, WgpuBackend>, room: usize, n_blocks: usize) -> usize {
+    d.p.n_q_heads as usize * (room + 2 * n_blocks)
 }
 
 /// One sequence.
@@ -57,10 +76,31 @@ struct Sums<'b> {
     stride: usize,
 }
 
-impl Part<'_, '_> {
+impl<'d, 'a> Part<'d, 'a> {
+    /// Sequence `i`, with room in the scratch for so many scores of each cluster.
+    fn new(
+        backend: &WgpuBackend,
+        d: &'d CentroidScores<'a, WgpuBackend>,
+        i: usize,
+        n_scores: usize,
+    ) -> OpResult<Self> {
+        let span = &d.spans[i];
+        let room = span.room(d.p.score_stride);
+        let n_blocks = room.div_ceil(BLOCK);
+        let words = words(d, room, n_blocks) + n_scores * room;
+        Ok(Self {
+            d,
+            span,
+            room,
+            n_blocks,
+            share: room.div_ceil(MOST_SHARES).max(1).next_multiple_of(256),
+            first_score: d.scores.offset + i * d.p.n_kv_heads as usize * d.p.score_stride as usize,
+            scratch: backend.scratch.take(&backend.gpu, (words * 4) as u64)?,
+        })
+    }
+
     fn run(&self, backend: &WgpuBackend) -> OpResult<()> {
         let pooling = self.d.p.pooling;
-        let group = (self.d.p.n_q_heads / self.d.p.n_kv_heads) as usize;
         if pooling == Pooling::SumScores as u32 {
             return self.raw(backend, &self.scores());
         }
@@ -69,15 +109,20 @@ impl Part<'_, '_> {
             self.raw(backend, &sums)?;
             return self.share(backend, &sums);
         }
+        self.softmax_logits(backend)?;
+        self.pool(backend)
+    }
+
+    fn softmax_logits(&self, backend: &WgpuBackend) -> OpResult<()> {
+        let group = (self.d.p.n_q_heads / self.d.p.n_kv_heads) as usize;
         let n_passes = group.div_ceil(MOST_HEADS);
         let heads = group.div_ceil(n_passes);
         let grid = [self.n_blocks, self.d.p.n_kv_heads as usize, n_passes];
         let logits = self.logits(backend, heads, &self.scores()).writes(&self.scratch);
         match &self.span.listed {
-            Some(listed) => logits.reads(&listed.ids.buffer.raw).run_grid(grid)?,
-            None => logits.run_grid(grid)?,
+            Some(listed) => logits.reads(&listed.ids.buffer.raw).run_grid(grid),
+            None => logits.run_grid(grid),
         }
-        self.pool(backend)
     }
 
     /// The sums over each KV head's group.
