@@ -33,8 +33,8 @@ struct AttendChunkArgs {
     const void* kv;
     float* out;
     float* lse;
-    // Of query rows [n_tokens, n_q_heads] with n_splits each: the maximum of the scores times log2 e
-    // and the sum; then values, Dh each. Absent for one split.
+    // Of query rows [n_tokens, n_q_heads] with n_splits each: the maximum of the scores times
+    // log2 e, and the sum; then values, Dh each. Absent for one split.
     float* states;
     float* sums;
     u32 first_token;
@@ -117,7 +117,8 @@ DEVICE void copy_tile(const AttendChunkArgs& p, const uint4* rows, u32 first, u3
     for (u32 i = 0; i < TILE<DIM> / AT_ONCE; i++) {
         const u32 row = threadIdx.x / (2 * UNITS) + i * AT_ONCE;
         const bool is_there = first + row < end && unit < half_units;
-        const u64 from = static_cast<u64>(first + row) * (2 * half_units) + half * half_units + unit;
+        const u64 row_begin = static_cast<u64>(first + row) * (2 * half_units);
+        const u64 from = row_begin + half * half_units + unit;
         copy_async(&to[half * TILE<DIM> * UNITS + unit_at<DIM>(row, unit)],
                    is_there ? rows + from : static_cast<const uint4*>(p.kv), is_there);
     }
@@ -374,8 +375,8 @@ template <typename T, u32 DIM> DEVICE void attend_chunk(const AttendChunkArgs& p
     }
     copies_commit();
 
-    // The warp's query rows. One of them sees a row from `some_begin` to `some_end`, and all of them
-    // see the rows from `whole_begin` to `whole_end`.
+    // The warp's query rows. One of them sees a row from `some_begin` to `some_end`, and all of
+    // them see the rows from `whole_begin` to `whole_end`.
     const u32 first = block * BLOCK_ROWS + warp_of_thread() * ROWS;
     const u32 last = min_of(first + ROWS, n) - 1;
     const u32 some_begin = skipped_by(p, first);
