@@ -23,7 +23,7 @@
 //
 // Bytes: 2 Dh a listed row and KV head. Bound: memory. Dh is at most DIM, 64, 128 or 256.
 #include "shared/attend.cuh"
-#include "shared/coded.cuh"
+#include "shared/coded_products.cuh"
 
 struct AttendListArgs {
     const float* q;
@@ -202,34 +202,6 @@ DEVICE Listed listed_at(const AttendListArgs& p, const Work& work, u32 i) {
     return Listed{id, WEIGHTED ? logf(static_cast<float>(weight)) : 0.0f};
 }
 
-// What the warps of a block leave for its end.
-struct Parts {
-    // [warp][row].
-    float* maxima;
-    float* totals;
-    // [warp][row][DIM].
-    float* sums;
-    // [warp][row], and [row].
-    float* factors;
-    float* held;
-};
-
-// The maximum and the sum of parts, and what each part's o is multiplied with.
-DEVICE void weigh(float* factors, const float* maxima, const float* totals, u32 stride, float& m,
-                  float& l) {
-    m = LOWEST;
-    for (u32 w = 0; w < N_WARPS; w++) {
-        m = fmaxf(m, maxima[w * stride]);
-    }
-    l = 0;
-    for (u32 w = 0; w < N_WARPS; w++) {
-        const float total = totals[w * stride];
-        const float factor = total == 0.0f ? 0.0f : expf(maxima[w * stride] - m);
-        factors[w * stride] = factor;
-        l += factor * total;
-    }
-}
-
 // Merges the warps' parts; to `out`, or to where `attend_list_merge` finds them.
 template <u32 DIM>
 DEVICE void finish(const AttendListArgs& p, const Work& work, const Parts& parts) {
@@ -242,7 +214,7 @@ DEVICE void finish(const AttendListArgs& p, const Work& work, const Parts& parts
         float* factors = parts.factors + row;
         float m;
         float l;
-        weigh(factors, parts.maxima + row, parts.totals + row, ROWS, m, l);
+        weigh_parts<N_WARPS>(factors, parts.maxima + row, parts.totals + row, ROWS, m, l);
         if (is_whole) {
             float* lse = p.lse + first + entry;
             const Shares both = shares_of(m, l, p.accumulate ? *lse : minus_infinity());
@@ -407,63 +379,6 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const Atten
 }
 
 #if HAS_SM80
-// The units of a row of 8 bits that a lane takes of a key or a value, 8 codes each; zeros beyond
-// its end and for no row. Rows begin at 4 bytes.
-DEVICE uint2 load_codes(const u32* head, u32 id, u32 row_words, u32 offset, u32 n_units, u32 unit) {
-    if (id == NO_KV_ROW || unit >= n_units) {
-        return uint2{0, 0};
-    }
-    const u32* at = head + static_cast<u64>(id) * row_words + offset + 2 * unit;
-    return uint2{at[0], at[1]};
-}
-
-// Four codes as bf16, which is exact: the second half of the f32 2^23 + 128 + code has the code.
-DEVICE uint2 codes_to_bfloats(u32 codes) {
-    const u32 unsigned_codes = codes ^ 0x80808080u;
-    u32 bits[4];
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        const u32 number = pick_bytes(unsigned_codes, 0x4b000000u, 0x7440u + i);
-        bits[i] = float_bits(float_of(number) - 8388736.0f);
-    }
-    return uint2{pick_bytes(bits[0], bits[1], 0x7632u), pick_bytes(bits[2], bits[3], 0x7632u)};
-}
-
-// Scores of the tile for query row g: KV rows 2t, 2t + 1 and 8 on, with the scales of their keys,
-// two in a word.
-template <u32 DIM>
-DEVICE void score_codes(const uint2 (&keys)[2][DIM / 32], const u32 (&scales)[4][DIM / 64],
-                        const uint4* firsts, const uint2* thirds, float (&scores)[4]) {
-    const u32 lane = lane_of_thread();
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        scores[i] = 0;
-    }
-#pragma unroll
-    for (u32 j = 0; j < DIM / 32; j++) {
-        float c[2][4] = {};
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            const uint4 first = firsts[(2 * j + half) * WARP + lane];
-            const uint2 third = thirds[(2 * j + half) * WARP + lane];
-            const u32 a[4] = {first.x, first.y, first.z, first.w};
-            const u32 rest[4] = {third.x, 0, third.y, 0};
-#pragma unroll
-            for (u32 n = 0; n < 2; n++) {
-                const uint2 key = codes_to_bfloats(half == 0 ? keys[n][j].x : keys[n][j].y);
-                const u32 b[2] = {key.x, key.y};
-                mma_bf16(c[n], a, b);
-                mma_bf16(c[n], rest, b);
-            }
-        }
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            const float scale = half_to_float(static_cast<u16>(scales[i][j / 2] >> (j % 2 * 16)));
-            scores[i] += scale * (c[i / 2][i % 2] + c[i / 2][i % 2 + 2]);
-        }
-    }
-}
-
 template <u32 DIM, bool WEIGHTED> DEVICE void attend_codes(const AttendListArgs& p) {
     constexpr u32 STEPS = DIM / 32;
     // As in `attend_mma`.
@@ -763,21 +678,19 @@ KERNEL(attend_list_weighted_f16_128, AttendListArgs, THREADS) { attend_mma<f16, 
 KERNEL(attend_list_weighted_f16_256, AttendListArgs, THREADS) { attend_mma<f16, 256, true>(p); }
 
 // Before compute capability 8.0 there are no products of bf16.
+template <u32 DIM, bool WEIGHTED> DEVICE void attend_bf16(const AttendListArgs& p) {
 #if HAS_SM80
-KERNEL(attend_list_bf16_64, AttendListArgs, THREADS) { attend_mma<bf16, 64, false>(p); }
-KERNEL(attend_list_bf16_128, AttendListArgs, THREADS) { attend_mma<bf16, 128, false>(p); }
-KERNEL(attend_list_bf16_256, AttendListArgs, THREADS) { attend_mma<bf16, 256, false>(p); }
-KERNEL(attend_list_weighted_bf16_64, AttendListArgs, THREADS) { attend_mma<bf16, 64, true>(p); }
-KERNEL(attend_list_weighted_bf16_128, AttendListArgs, THREADS) { attend_mma<bf16, 128, true>(p); }
-KERNEL(attend_list_weighted_bf16_256, AttendListArgs, THREADS) { attend_mma<bf16, 256, true>(p); }
+    attend_mma<bf16, DIM, WEIGHTED>(p);
 #else
-KERNEL(attend_list_bf16_64, AttendListArgs, THREADS) { attend_plain<bf16, 128, false>(p); }
-KERNEL(attend_list_bf16_128, AttendListArgs, THREADS) { attend_plain<bf16, 128, false>(p); }
-KERNEL(attend_list_bf16_256, AttendListArgs, THREADS) { attend_plain<bf16, 256, false>(p); }
-KERNEL(attend_list_weighted_bf16_64, AttendListArgs, THREADS) { attend_plain<bf16, 128, true>(p); }
-KERNEL(attend_list_weighted_bf16_128, AttendListArgs, THREADS) { attend_plain<bf16, 128, true>(p); }
-KERNEL(attend_list_weighted_bf16_256, AttendListArgs, THREADS) { attend_plain<bf16, 256, true>(p); }
+    attend_plain<bf16, DIM == 256 ? 256 : 128, WEIGHTED>(p);
 #endif
+}
+KERNEL(attend_list_bf16_64, AttendListArgs, THREADS) { attend_bf16<64, false>(p); }
+KERNEL(attend_list_bf16_128, AttendListArgs, THREADS) { attend_bf16<128, false>(p); }
+KERNEL(attend_list_bf16_256, AttendListArgs, THREADS) { attend_bf16<256, false>(p); }
+KERNEL(attend_list_weighted_bf16_64, AttendListArgs, THREADS) { attend_bf16<64, true>(p); }
+KERNEL(attend_list_weighted_bf16_128, AttendListArgs, THREADS) { attend_bf16<128, true>(p); }
+KERNEL(attend_list_weighted_bf16_256, AttendListArgs, THREADS) { attend_bf16<256, true>(p); }
 
 KERNEL(attend_list_plain_f32_128, AttendListArgs, THREADS) { attend_plain<float, 128, false>(p); }
 KERNEL(attend_list_plain_f32_256, AttendListArgs, THREADS) { attend_plain<float, 256, false>(p); }
@@ -804,21 +717,20 @@ KERNEL(attend_list_weighted_plain_bf16_256, AttendListArgs, THREADS) {
     attend_plain<bf16, 256, true>(p);
 }
 
+// Products of bf16 begin with compute capability 8.0.
+template <u32 DIM, bool WEIGHTED> DEVICE void attend_q8(const AttendListArgs& p) {
 #if HAS_SM80
-KERNEL(attend_list_q8_64, AttendListArgs, THREADS) { attend_codes<64, false>(p); }
-KERNEL(attend_list_q8_128, AttendListArgs, THREADS) { attend_codes<128, false>(p); }
-KERNEL(attend_list_q8_256, AttendListArgs, THREADS) { attend_codes<256, false>(p); }
-KERNEL(attend_list_weighted_q8_64, AttendListArgs, THREADS) { attend_codes<64, true>(p); }
-KERNEL(attend_list_weighted_q8_128, AttendListArgs, THREADS) { attend_codes<128, true>(p); }
-KERNEL(attend_list_weighted_q8_256, AttendListArgs, THREADS) { attend_codes<256, true>(p); }
+    attend_codes<DIM, WEIGHTED>(p);
 #else
-KERNEL(attend_list_q8_64, AttendListArgs, THREADS) { attend_plain<coded, 128, false>(p); }
-KERNEL(attend_list_q8_128, AttendListArgs, THREADS) { attend_plain<coded, 128, false>(p); }
-KERNEL(attend_list_q8_256, AttendListArgs, THREADS) { attend_plain<coded, 256, false>(p); }
-KERNEL(attend_list_weighted_q8_64, AttendListArgs, THREADS) { attend_plain<coded, 128, true>(p); }
-KERNEL(attend_list_weighted_q8_128, AttendListArgs, THREADS) { attend_plain<coded, 128, true>(p); }
-KERNEL(attend_list_weighted_q8_256, AttendListArgs, THREADS) { attend_plain<coded, 256, true>(p); }
+    attend_plain<coded, DIM == 256 ? 256 : 128, WEIGHTED>(p);
 #endif
+}
+KERNEL(attend_list_q8_64, AttendListArgs, THREADS) { attend_q8<64, false>(p); }
+KERNEL(attend_list_q8_128, AttendListArgs, THREADS) { attend_q8<128, false>(p); }
+KERNEL(attend_list_q8_256, AttendListArgs, THREADS) { attend_q8<256, false>(p); }
+KERNEL(attend_list_weighted_q8_64, AttendListArgs, THREADS) { attend_q8<64, true>(p); }
+KERNEL(attend_list_weighted_q8_128, AttendListArgs, THREADS) { attend_q8<128, true>(p); }
+KERNEL(attend_list_weighted_q8_256, AttendListArgs, THREADS) { attend_q8<256, true>(p); }
 KERNEL(attend_list_plain_q8_128, AttendListArgs, THREADS) { attend_plain<coded, 128, false>(p); }
 KERNEL(attend_list_plain_q8_256, AttendListArgs, THREADS) { attend_plain<coded, 256, false>(p); }
 KERNEL(attend_list_weighted_plain_q8_128, AttendListArgs, THREADS) {

@@ -221,3 +221,32 @@ DEVICE void take_tile(const uint4 (&values)[BLOCKS][UNITS][4], const float (&sco
         add_values<T, UNITS>(values[b], parts[0], parts[1], made.o[b]);
     }
 }
+
+// What the warps of a block leave for its end.
+struct Parts {
+    // [warp][row].
+    float* maxima;
+    float* totals;
+    // [warp][row][DIM].
+    float* sums;
+    // [warp][row], and [row].
+    float* factors;
+    float* held;
+};
+
+// The maximum and the sum of parts, and what each part's o is multiplied with.
+template <u32 N_WARPS>
+DEVICE void weigh_parts(float* factors, const float* maxima, const float* totals, u32 stride,
+                        float& m, float& l) {
+    m = LOWEST;
+    for (u32 w = 0; w < N_WARPS; w++) {
+        m = fmaxf(m, maxima[w * stride]);
+    }
+    l = 0;
+    for (u32 w = 0; w < N_WARPS; w++) {
+        const float total = totals[w * stride];
+        const float factor = total == 0.0f ? 0.0f : expf(maxima[w * stride] - m);
+        factors[w * stride] = factor;
+        l += factor * total;
+    }
+}

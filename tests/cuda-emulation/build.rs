@@ -51,11 +51,7 @@ impl Wrapper {
 /// and the processor would not.
 const FAST: Variant = Variant {
     name: "fast",
-    flags: &[
-        "-fno-sanitize=address",
-        "-fsanitize=alignment",
-        "-fsanitize-undefined-trap-on-error",
-    ],
+    flags: &["-fno-sanitize=address", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"],
     opt_level: 2,
     takes_old: |_| true,
 };

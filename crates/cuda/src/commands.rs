@@ -105,11 +105,7 @@ mod tests {
             let args = args_of(*kernel);
             // As it may come from anywhere.
             let odd = [&[0][..], &args].concat();
-            commands.push(KernelCall {
-                kernel: *kernel,
-                grid: Grid::over(1, 1),
-                args: &odd[1..],
-            });
+            commands.push(KernelCall { kernel: *kernel, grid: Grid::over(1, 1), args: &odd[1..] });
         }
         assert_eq!(commands.len(), Kernel::ALL.len());
         for (call, kernel) in commands.iter().zip(Kernel::ALL) {

@@ -231,9 +231,10 @@ impl NvidiaDriver {
         let mut node: CUgraphNode = ptr::null_mut();
         let mut params = [call.args.as_ptr().cast_mut().cast::<c_void>()];
         let params = self.node_params(call, &mut params)?;
+        let raw = graph.raw;
         // SAFETY: the graph exists, the node before is one of it, and the parameters are copied.
         let result =
-            unsafe { sys::cuGraphAddKernelNode_v2(&mut node, graph.raw, before, n_before, &params) };
+            unsafe { sys::cuGraphAddKernelNode_v2(&mut node, raw, before, n_before, &params) };
         told(result.result())?;
         graph.nodes.push(node);
         Ok(())

@@ -1,5 +1,5 @@
-//! Launches `tile_layers.cu`: linear layers of one row with quantised weights, what comes before them
-//! and what behind, in one launch. All else is done by single ops, to the same bits.
+//! Launches `tile_layers.cu`: linear layers of one row with quantised weights, what comes before
+//! them and what behind, in one launch. All else is done by single ops, to the same bits.
 
 use longview_core::quant::{QuantType, TILE_ROWS, UNIT};
 use longview_ops::{

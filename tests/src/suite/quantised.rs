@@ -161,8 +161,8 @@ pub fn a_group_of_quantised_layers_gives_what_single_layers_give<B: Backend>(
     None
 }
 
-/// What a layer does to a row in one call is right; on CUDA, where one launch has norm, rounding and
-/// products, to the bit what single calls give.
+/// What a layer does to a row in one call is right; on CUDA, where one launch has norm, rounding
+/// and products, to the bit what single calls give.
 pub fn fused_calls_of_a_quantised_row_are_right<B: Backend>(backend: &Arc<B>) -> NotRun {
     let backend = &**backend;
     if !has_kernels(backend) {

@@ -23,6 +23,7 @@ const SHARED_CODE: &[&str] = &[".wgsl", ".cu", ".cuh"];
 /// Files of these folders that serve several ops, with the reason.
 const OF_SEVERAL: &[(&str, &str)] = &[
     ("kernels/quantised.cu", "ten formats of three ops: loaded only for weights of that kind"),
+    ("kernels/tile_layers.cu", "fused calls: a row's norm, its products and what follows them"),
     ("kernels/upload_words.cu", "what the host writes between ops"),
 ];
 

@@ -119,12 +119,16 @@ fn rounded_bytes(n_in: f64, planes: f64) -> f64 {
     n_in / 32.0 * (32.0 * planes + 16.0)
 }
 
-/// Blocks read their operands from device memory once; what comes again is in cache. Intermediate
-/// results of a few KB count as device memory, though they mostly stay in the L2 cache.
-fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
-    let streamed =
-        |device_bytes: f64, in_flight: f64| Work { device_bytes, in_flight, ..Work::default() };
-    // The kernel's file says how much a thread has under way.
+fn streamed(device_bytes: f64, in_flight: f64) -> Work {
+    Work { device_bytes, in_flight, ..Work::default() }
+}
+
+fn is_product(name: &str) -> bool {
+    ["norm_matvec", "matvec", "tile_product", "tile_layers"].iter().any(|s| name.starts_with(s))
+}
+
+/// Of kernels that multiply a few rows by matrices.
+fn work_of_product(name: &str, a: &Args<'_>) -> Work {
     match name {
         _ if name.starts_with("norm_matvec") => {
             let rows = a.n("n_out_0") + a.n("n_out_1") + a.n("n_out_2");
@@ -142,7 +146,7 @@ fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
             let x = a.n("n_rows") * rounded_bytes(a.n("n_in"), a.n("planes"));
             streamed(weight + x + 8.0 * a.of(&["n_rows", "n_out"]), 64.0)
         }
-        _ if name.starts_with("tile_layers") => {
+        _ => {
             let tiles: f64 =
                 ["n_out_0", "n_out_1", "n_out_2"].iter().map(|n| (a.n(n) / 16.0).ceil()).sum();
             let outs = a.n("n_out_0") + a.n("n_out_1") + a.n("n_out_2");
@@ -157,6 +161,15 @@ fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
             let norm = if is_normed { 1.0 + (a.n("n_in") / threads / 4.0).ceil() } else { 0.0 };
             Work { chain: rounding + norm, ..streamed(bytes, 64.0) }
         }
+    }
+}
+
+/// Blocks read their operands from device memory once; what comes again is in cache. Intermediate
+/// results of a few KB count as device memory, though they mostly stay in the L2 cache.
+fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
+    // The kernel's file says how much a thread has under way.
+    match name {
+        _ if is_product(name) => work_of_product(name, a),
         "round_rows" => {
             let n_in = 32.0 * a.n("n_groups");
             streamed(4.0 * n_in + rounded_bytes(n_in, a.n("planes")), 128.0)
