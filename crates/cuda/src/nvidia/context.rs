@@ -43,11 +43,6 @@ impl Context {
         Ok(context)
     }
 
-    /// Its handle, for calls that take one.
-    pub fn raw(&self) -> CUcontext {
-        self.0
-    }
-
     /// Makes it the current one of this thread until the guard goes.
     pub fn enter(&self) -> DriverResult<Entered> {
         // SAFETY: the context exists as long as this value.
