@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longview_cuda::{
-    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, Grid, Kernel, Memory, ProductCall,
-    StartError, Work,
+    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, Grid, Kernel, KernelCall, Memory,
+    ProductCall, StartError, Work,
 };
 
 use crate::device::{Device, Task};
