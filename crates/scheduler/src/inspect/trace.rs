@@ -148,10 +148,14 @@ mod tests {
         let mut trace = Trace::default();
         trace.set(true, &shape());
         record(&mut trace, LayerId(1));
-        let zeros = TracedLayer { q: vec![0.0; 16], out: vec![0.0; 16] };
+        let bounds = Vec::new;
+        let zeros = TracedLayer { q: vec![0.0; 16], out: vec![0.0; 16], bounds: bounds() };
         let numbers = |first: usize| (first..first + 16).map(|i| i as f32).collect::<Vec<_>>();
-        let copied = TracedLayer { q: numbers(17), out: numbers(117) };
-        assert_eq!(trace.layers(), [zeros, copied]);
+        let copied = TracedLayer { q: numbers(17), out: numbers(117), bounds: bounds() };
+        assert_eq!(trace.layers(), [zeros, copied.clone()]);
+        trace.note_bounds(LayerId(1), &[0.5, 0.25]);
+        let bounded = TracedLayer { bounds: vec![0.5, 0.25], ..copied };
+        assert_eq!(trace.layers()[1], bounded);
     }
 
     #[test]
