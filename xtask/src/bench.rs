@@ -13,7 +13,8 @@ pub(crate) const ABOUT: &str = "a bench of what ships. --device: every heavy op 
                                 the device's measured limits, and what a decoded token costs; \
                                 --bounds: what bytes and FLOP imply on GPUs that are not here, and \
                                 a decoded token's time there by its launches; \
-                                decode: steps over long contexts (attention, qwen, million, llama)";
+                                decode: steps over long contexts (attention, qwen, million, llama) \
+                                and prompts (prefill)";
 
 const FLAGS: &[&str] = &["--quick", "--bounds"];
 const TAKES_VALUE: &[&str] =
