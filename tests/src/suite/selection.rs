@@ -15,6 +15,7 @@ use longview_ops::{
 use longview_scheduler::{PolicyOptions, Preset};
 use pollster::block_on;
 
+use crate::backends::Probe;
 use crate::files;
 
 const CLUSTERS: usize = 3000;
@@ -173,12 +174,12 @@ fn start<B: Backend>(
     backend: Arc<B>,
     policy: &PolicyOptions,
     document: &[u32],
-    (folder, kv_dtype): (ModelFolder, DType),
+    (folder, kv_dtype, chunk_size): (ModelFolder, DType, usize),
 ) -> (Engine<B>, Session<B>) {
     let options = EngineOptions {
         ctx_size: 2048,
         kv_dtype,
-        chunk_size: 256,
+        chunk_size,
         simulate_device: true,
         ..EngineOptions::default()
     };
@@ -197,24 +198,29 @@ fn largest(logits: &[f32]) -> u32 {
 /// Clusters are made on each device from its own keys, which differ by rounding. What is recalled
 /// is the same all the same, and so are the tokens. (A device that resolves what it has chosen
 /// keeps the choice to itself: there the tokens speak.)
-pub fn end_to_end_recalls_the_same_tokens<B: Backend>(device: &Arc<B>) {
+pub fn end_to_end_recalls_the_same_tokens<B: Probe>(device: &Arc<B>) {
     recalls_the_same_tokens(device, DType::F16);
 }
 
 /// The same with rows of 8 bits, in the host store and in the device cache.
-pub fn end_to_end_recalls_the_same_rows_of_8_bits<B: Backend>(device: &Arc<B>) {
+pub fn end_to_end_recalls_the_same_rows_of_8_bits<B: Probe>(device: &Arc<B>) {
     recalls_the_same_tokens(device, DType::Q8);
 }
 
-fn recalls_the_same_tokens<B: Backend>(device: &Arc<B>, kv_dtype: DType) {
+fn recalls_the_same_tokens<B: Probe>(device: &Arc<B>, kv_dtype: DType) {
     let open = || ModelFolder::open(&files::needle()).expect("the embedded model");
     let (document, question) = prompt(&open());
     assert!(document.len() > 800, "{} tokens", document.len());
     let mut policy = PolicyOptions::new(Preset::Clusterkv).with_budget(192);
     (policy.window, policy.recent) = (Some(32), Some(16));
     let device = Arc::clone(device);
-    let (mut on_device, mut device_session) = start(device, &policy, &document, (open(), kv_dtype));
-    let (mut on_cpu, mut cpu_session) = start(cpu(), &policy, &document, (open(), kv_dtype));
+    // Products of many rows may round them; and of 8 bits are the rows before a chunk, which must
+    // be the same ones on both sides.
+    let few = device.capabilities().matvec_max_rows;
+    let chunk = if B::ROUNDS_ACTIVATIONS { few } else { 256 };
+    let stored = || (open(), kv_dtype, chunk);
+    let (mut on_device, mut device_session) = start(device, &policy, &document, stored());
+    let (mut on_cpu, mut cpu_session) = start(cpu(), &policy, &document, stored());
     let (mut shared, mut all, mut answer) = (0.0, 0, 0);
     let mut next = question.into_iter();
     for step in 0..40 {
