@@ -85,6 +85,11 @@ impl Stored {
         Ok((stored, rest))
     }
 
+    /// A shape with so many layers as are asked for.
+    fn dims(&self, dims: &Dims) -> Dims {
+        Dims { n_layers: self.layers.unwrap_or(dims.n_layers), ..*dims }
+    }
+
     /// The folder's model, stored so.
     fn model(&self, folder: &RandomFolder) -> Result<ModelFolder> {
         let mut model = ModelFolder::open(&folder.path)?;
@@ -215,7 +220,7 @@ impl<B: Backend> Measure<'_, B> {
     /// Recall with `budget` tokens against full attention over contexts.
     fn compare(&mut self, dims: &Dims, contexts: &[usize], budget: usize) -> Result<()> {
         let stored = self.stored;
-        let dims = &Dims { n_layers: stored.layers.unwrap_or(dims.n_layers), ..*dims };
+        let dims = &stored.dims(dims);
         let folder = RandomFolder::new(dims).context("the folder of random weights")?;
         let weights = stored.model(&folder)?;
         let weight_bytes = weights.tensors.file_bytes(&weights.config);
@@ -262,7 +267,7 @@ impl<B: Backend> Measure<'_, B> {
     /// Prompts of so many tokens, each read by a session of its own under full attention.
     fn prefill(&mut self, dims: &Dims, lengths: &[usize]) -> Result<()> {
         let stored = self.stored;
-        let dims = &Dims { n_layers: stored.layers.unwrap_or(dims.n_layers), ..*dims };
+        let dims = &stored.dims(dims);
         let folder = RandomFolder::new(dims).context("the folder of random weights")?;
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let options = stored.options(longest + 256);
@@ -540,5 +545,29 @@ mod tests {
         assert!(matches!(request.device, Device::Cuda(options) if options.device == Some(1)));
         assert!(parse("--device tpu").is_err() && parse("mistral").is_err());
         assert!(parse("--quick").is_err());
+    }
+
+    #[test]
+    fn models_are_stored_as_it_is_asked() {
+        let plain = parse("").unwrap();
+        assert_eq!(plain.parts, PARTS[..3]);
+        assert_eq!(plain.stored.words(), "bf16 weights, f16 rows");
+        let line = "llama --layers 8 --weights q4_k --kv-type q8 --chunk-size 2048 --device cuda";
+        let DecodeRequest { parts, device, stored } = parse(line).unwrap();
+        assert!(parts == ["llama"] && matches!(device, Device::Cuda(_)));
+        assert_eq!(stored.words(), "q4_k weights, q8 rows");
+        assert_eq!(stored.dims(&LLAMA_8B).n_layers, 8);
+        let options = stored.options(100);
+        assert_eq!((options.kv_dtype, options.chunk_size), (DType::Q8, 2048));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let message = |line| format!("{:#}", parse(line).err().expect("a mistake"));
+        assert_eq!(message("--layers"), "--layers needs a value");
+        assert!(message("--layers x").starts_with("--layers: "));
+        assert!(message("--weights q9").starts_with("unknown quantised type 'q9'"));
+        assert_eq!(message("--kv-type f64"), "--kv-type f64: use f16 or q8");
+        assert_eq!(message("--fast"), "unknown argument '--fast'");
     }
 }
