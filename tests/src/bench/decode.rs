@@ -118,12 +118,12 @@ impl DecodeRequest {
     /// Reads what follows the program's name.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self> {
         let args = args.into_iter().filter(|arg| arg != "--bench");
-        let (mut parts, mut options): (Vec<_>, Vec<_>) =
+        let (mut parts, options): (Vec<_>, Vec<_>) =
             args.partition(|arg| PARTS.contains(&arg.as_str()));
+        let (stored, mut options) = Stored::take(options)?;
         if !options.iter().any(|option| option.starts_with("--device")) {
             options.extend(["--device".into(), "cpu".into()]);
         }
-        let (stored, options) = Stored::take(options)?;
         let Request { device, filter, quick } = Request::parse(options)?;
         ensure!(filter.is_empty() && !quick, "--filter and --quick are for the bench of ops");
         if parts.is_empty() {
