@@ -397,7 +397,7 @@ template <typename T, u32 ROWS> DEVICE void norm_matvec(const NormMatvecArgs& p)
         const float* angles = p.table + static_cast<u64>(t) * p.rotary_dim;
         const float cosine = angles[within % half];
         const float sine = angles[half + within % half];
-        sum = o < 2 ? sum * cosine - partner * sine : sum * cosine + partner * sine;
+        sum = rotated(sum, cosine, o < 2 ? -partner : partner, sine);
     }
     if (is_there && row < layer.n_out) {
         layer.out[static_cast<u64>(t) * layer.n_out + row] = sum;

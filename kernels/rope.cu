@@ -41,8 +41,8 @@ KERNEL(rope, RopeArgs, THREADS) {
     const float sine = angles[half + i];
     const float a = x[i];
     const float b = x[half + i];
-    out[i] = a * cosine - b * sine;
-    out[half + i] = b * cosine + a * sine;
+    out[i] = rotated(a, cosine, -b, sine);
+    out[half + i] = rotated(b, cosine, a, sine);
 }
 
 // `norm_rope`: norms of heads where the model has them, as the narrow `rms_norm` does, then the
@@ -99,8 +99,8 @@ KERNEL(norm_rope, NormRopeArgs, THREADS) {
         const float sine = angles[half + i];
         const float a = normed(i);
         const float b = normed(half + i);
-        out[i] = a * cosine - b * sine;
-        out[half + i] = b * cosine + a * sine;
+        out[i] = rotated(a, cosine, -b, sine);
+        out[half + i] = rotated(b, cosine, a, sine);
     }
     for (u32 i = p.rotary_dim + lane_of_thread(); i < p.head_dim; i += WARP) {
         out[i] = normed(i);

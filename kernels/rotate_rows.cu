@@ -45,8 +45,8 @@ template <typename T> DEVICE void rotate(const RotateRowsArgs& p) {
     const float sine = p.table[half + i];
     const float a = widen(from[i]);
     const float b = widen(from[half + i]);
-    narrow(a * cosine - b * sine, to[i]);
-    narrow(b * cosine + a * sine, to[half + i]);
+    narrow(rotated(a, cosine, -b, sine), to[i]);
+    narrow(rotated(b, cosine, a, sine), to[half + i]);
 }
 
 KERNEL(rotate_rows_f32, RotateRowsArgs, THREADS) { rotate<float>(p); }
