@@ -22,11 +22,9 @@ struct RoundRowsArgs {
     const float* x;
     uint4* rounded;
     u64 n_groups;
-    u32 groups_of_row;
     u32 x_is_aligned;
     // 1 for 8 bits, 2 for 16.
     u32 planes;
-    u32 unused;
 };
 
 struct TileProductArgs {
@@ -73,46 +71,6 @@ template <typename F> DEVICE void group_codes(const uint4* from, u32 (&codes)[8]
     }
 }
 
-// Codes 4 i to 4 i + 3 of one row of a group; its first word is at `row`.
-template <typename F> DEVICE u32 row_codes(const u32* row, u32 i) {
-    if (F::BITS == 8) {
-        return row[TILE_ROWS * i] ^ 0x80808080u;
-    }
-    u32 codes = row[TILE_ROWS * (i / 2)] >> (i % 2 * 4) & 0x0f0f0f0fu;
-    if (F::BITS == 5) {
-        codes |= (row[TILE_ROWS * 4] >> i & 0x01010101u) << 4;
-    }
-    if (F::BITS == 6) {
-        codes |= (row[TILE_ROWS * (4 + i / 4)] >> (i % 4 * 2) & 0x03030303u) << 4;
-    }
-    return F::TABLE == NONE ? codes : look_up<F::TABLE>(codes);
-}
-
-// As `group_scales`, of one row.
-template <typename F>
-DEVICE void row_scales_of(const u8* scales, u32 group, u32 row, float& d, float& other) {
-    const auto half = [row](const u8* from) {
-        const u16 bits = reinterpret_cast<const u16*>(from)[row];
-        return F::SCALES == BF16 ? widen(bf16{bits}) : widen(f16{bits});
-    };
-    if (F::SCALES == F16 || F::SCALES == BF16) {
-        d = half(scales + 2 * TILE_ROWS * group);
-        return;
-    }
-    if (F::SCALES == WITH_MIN) {
-        const u8* from = scales + 4 * TILE_ROWS * group;
-        d = half(from);
-        other = half(from + 2 * TILE_ROWS);
-        return;
-    }
-    const u8* from = scales + SUPER_BYTES<F> * (group / 8);
-    const u8* bytes = from + SUPER_SHARED_BYTES<F> + 2 * TILE_ROWS * (group % 8) + row;
-    const float shared = half(from);
-    d = shared * static_cast<float>(static_cast<signed char>(bytes[0]));
-    other = (F::HAS_MIN ? -half(from + 2 * TILE_ROWS) : shared) *
-            static_cast<float>(static_cast<signed char>(bytes[TILE_ROWS]));
-}
-
 constexpr u32 ROUND_THREADS = 128;
 
 // A group of one rounded row of x. Without a second plane nothing is in `low`.
@@ -126,29 +84,21 @@ struct RoundedGroup {
 DEVICE RoundedGroup round_group(const float* from, bool is_aligned, u32 planes) {
     float x[COLUMNS];
     load_floats<COLUMNS>(from, 0, COLUMNS, is_aligned, x);
-    float most = 0;
-    bool is_finite = true;
+    // Without their signs numbers are in the order of their bits, and what is none comes last.
+    u32 most_bits = 0;
 #pragma unroll
     for (u32 i = 0; i < COLUMNS; i++) {
-        most = fmaxf(most, fabsf(x[i]));
-        is_finite = is_finite && (float_bits(x[i]) & 0x7f800000u) != 0x7f800000u;
+        const u32 bits = float_bits(x[i]) & 0x7fffffffu;
+        most_bits = bits > most_bits ? bits : most_bits;
     }
-    const bool is_zero = !is_finite || most < SMALLEST;
-    const float largest = planes == 2 ? 128.0f * 127.0f : 127.0f;
-    const float inverse = is_zero ? 0.0f : largest / most;
+    const Rounding rounding = rounding_of(most_bits, planes);
     RoundedGroup to = {};
+    to.scale = rounding.scale;
 #pragma unroll
     for (u32 i = 0; i < COLUMNS; i++) {
-        const int code = is_zero ? 0 : static_cast<int>(rintf(x[i] * inverse));
-        // The shift rounds down, so what is left is from -64 to 63.
-        const int high = planes == 2 ? (code + 64) >> 7 : code;
-        const int low = code - high * 128;
-        to.words[i / 4] |= (static_cast<u32>(high) & 0xffu) << (i % 4 * 8);
-        to.low[i / 4] |= (static_cast<u32>(low) & 0xffu) << (i % 4 * 8);
-        to.sums[i / 16] += code;
+        to.sums[i / 16] +=
+            round_into(x[i], rounding, planes, i % 4, to.words[i / 4], to.low[i / 4]);
     }
-    // Infinity and not-a-number become not-a-number, and the outputs with them.
-    to.scale = is_finite ? (is_zero ? 0.0f : most / largest) : float_of(0x7fc00000u);
     return to;
 }
 
@@ -171,40 +121,6 @@ KERNEL(round_rows, RoundRowsArgs, ROUND_THREADS) {
     }
     const u32 sums[2] = {static_cast<u32>(own.sums[0]), static_cast<u32>(own.sums[1])};
     to[2 * p.planes] = uint4{float_bits(own.scale), sums[0], sums[1], 0};
-}
-
-// Rows of a block of rounded rows, and the words of a group of one. First the codes: of row r the
-// words t and 4 + t lie side by side at 2 (8 t + r), as `mma_bytes` takes them; then the scales of
-// the 8 rows, and the sums of their first and of their second halves; then the codes of a second
-// plane as those of the first.
-constexpr u32 BLOCK_ROWS = 8;
-constexpr u32 SCALES_AT = 8 * BLOCK_ROWS;
-constexpr u32 SUMS_AT = 9 * BLOCK_ROWS;
-constexpr u32 LOW_AT = 11 * BLOCK_ROWS;
-DEVICE u32 block_words(u32 planes) { return (8 * planes + 3) * BLOCK_ROWS; }
-
-// A group a thread, for products of many rows. Bytes: 128 in, 44 or 76 out. Bound: memory.
-KERNEL(round_blocks, RoundRowsArgs, ROUND_THREADS) {
-    const u64 group = static_cast<u64>(blockIdx.x) * ROUND_THREADS + threadIdx.x;
-    if (group >= p.n_groups) {
-        return;
-    }
-    const RoundedGroup own = round_group(p.x + group * COLUMNS, p.x_is_aligned, p.planes);
-    const u64 row = group / p.groups_of_row;
-    const u64 place = row / BLOCK_ROWS * p.groups_of_row + group % p.groups_of_row;
-    u32* to = reinterpret_cast<u32*>(p.rounded) + block_words(p.planes) * place;
-    const u32 r = static_cast<u32>(row % BLOCK_ROWS);
-#pragma unroll
-    for (u32 t = 0; t < 4; t++) {
-        uint2* pair = reinterpret_cast<uint2*>(to) + BLOCK_ROWS * t + r;
-        *pair = uint2{own.words[t], own.words[4 + t]};
-        if (p.planes == 2) {
-            pair[LOW_AT / 2] = uint2{own.low[t], own.low[4 + t]};
-        }
-    }
-    to[SCALES_AT + r] = float_bits(own.scale);
-    to[SUMS_AT + r] = static_cast<u32>(own.sums[0]);
-    to[SUMS_AT + BLOCK_ROWS + r] = static_cast<u32>(own.sums[1]);
 }
 
 constexpr u32 THREADS = 256;
@@ -357,127 +273,6 @@ template <typename F, u32 ROWS, bool ROUNDED> DEVICE void tile_product(const Til
     *out = p.accumulate ? *out + sum : sum;
 }
 
-// Adds what a group gives for 8 rows of x to sums that lie as `mma_bytes` leaves them.
-template <typename F>
-DEVICE void add_block(const u32 (&codes)[2][2], const float (&d)[2], const float (&other)[2],
-                      const u32* from, u32 planes, float (&sums)[4]) {
-    const u32 g = lane_of_thread() / 4;
-    const u32 t = lane_of_thread() % 4;
-    const uint2* pair = reinterpret_cast<const uint2*>(from) + BLOCK_ROWS * t + g;
-    const u32 b[2] = {pair->x, pair->y};
-    // Of rows 2 t and 2 t + 1 of x.
-    const uint2 scales = reinterpret_cast<const uint2*>(from + SCALES_AT)[t];
-    const uint2 firsts = reinterpret_cast<const uint2*>(from + SUMS_AT)[t];
-    const uint2 seconds = reinterpret_cast<const uint2*>(from + SUMS_AT + BLOCK_ROWS)[t];
-    const float s[2] = {float_of(scales.x), float_of(scales.y)};
-    // Without a sign, as rows of x behind the last hold anything: their sums wrap, and nobody
-    // stores them.
-    const u32 totals[2][2] = {{firsts.x, firsts.y}, {seconds.x, seconds.y}};
-    constexpr u32 OFFSET = static_cast<u32>(F::OFFSET);
-    // Halves of a group that have one d are one sum.
-    constexpr u32 N_SUMS = F::HAS_HALVES ? 2 : 1;
-#pragma unroll
-    for (u32 h = 0; h < N_SUMS; h++) {
-        int c[4] = {};
-#pragma unroll
-        for (u32 i = 2 / N_SUMS * h; i < 2 / N_SUMS * (h + 1); i++) {
-            mma_bytes(c, codes[i], b[i]);
-        }
-        if (planes == 2) {
-            // Loaded here: registers are few.
-            const uint2 words = pair[LOW_AT / 2];
-            const u32 low[2] = {words.x, words.y};
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                c[i] = static_cast<int>(static_cast<u32>(c[i]) * 128);
-            }
-#pragma unroll
-            for (u32 i = 2 / N_SUMS * h; i < 2 / N_SUMS * (h + 1); i++) {
-                mma_bytes(c, codes[i], low[i]);
-            }
-        }
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            const u32 total = totals[h][i % 2] + (F::HAS_HALVES ? 0 : totals[1][i % 2]);
-            const u32 sum = static_cast<u32>(c[i]) - OFFSET * total;
-            const float own = h == 0 ? d[i / 2] : other[i / 2];
-            sums[i] += own * s[i % 2] * static_cast<float>(static_cast<int>(sum));
-            if (F::HAS_MIN) {
-                sums[i] += other[i / 2] * (s[i % 2] * static_cast<float>(static_cast<int>(total)));
-            }
-        }
-    }
-}
-
-constexpr u32 MANY_THREADS = 128;
-// Blocks of rows of x that a warp multiplies its tile with.
-constexpr u32 MANY_BLOCKS = 8;
-
-// Many rounded rows, as `round_blocks` leaves them, on tensor cores: a warp owns a tile and 64 rows
-// of x, a block 4 tiles, so that x comes from the L1 cache for three of them. Whole sums of a group
-// are exact, and groups are added in order: here, too, a row depends on no other.
-//
-// Bytes: W once for each 64 rows of x, x once for each 64 rows of W. Bound: arithmetic, most of it
-// that of scales.
-template <typename F> DEVICE void tile_product_many(const TileProductArgs& p) {
-    const u32 g = lane_of_thread() / 4;
-    const u32 t = lane_of_thread() % 4;
-    const u32 n_tiles = (p.n_out + TILE_ROWS - 1) / TILE_ROWS;
-    const u32 tile = blockIdx.y * (MANY_THREADS / WARP) + warp_of_thread();
-    if (tile >= n_tiles) {
-        return;
-    }
-    const uint4* planes = p.weight + static_cast<u64>(tile) * p.tile_units;
-    const u8* scales = reinterpret_cast<const u8*>(planes + p.scales_at);
-    const u32 n_groups = p.n_in / COLUMNS;
-    const u32 first_block = blockIdx.x * MANY_BLOCKS;
-    const u32 n_left = (p.n_rows + BLOCK_ROWS - 1) / BLOCK_ROWS - first_block;
-    const u32 n_blocks = min_of(n_left, MANY_BLOCKS);
-    const u64 first_group = static_cast<u64>(first_block) * n_groups;
-    const u32 words_of_block = block_words(p.planes);
-    const u32* x = static_cast<const u32*>(p.x) + first_group * words_of_block;
-    float sums[MANY_BLOCKS][4] = {};
-#pragma unroll 1
-    for (u32 group = 0; group < n_groups; group++) {
-        const uint4* codes_at = planes + static_cast<u64>(group) * F::UNITS;
-        const u32* words = reinterpret_cast<const u32*>(codes_at);
-        // By half of the group; then rows g and g + 8 of the tile.
-        u32 codes[2][2];
-        float d[2];
-        float other[2] = {};
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            codes[0][i] = row_codes<F>(words + g + 8 * i, t);
-            codes[1][i] = row_codes<F>(words + g + 8 * i, 4 + t);
-            row_scales_of<F>(scales, group, g + 8 * i, d[i], other[i]);
-        }
-#pragma unroll
-        for (u32 j = 0; j < MANY_BLOCKS; j++) {
-            // The same for all lanes.
-            if (j < n_blocks) {
-                const u32* from = x + (static_cast<u64>(j) * n_groups + group) * words_of_block;
-                add_block<F>(codes, d, other, from, p.planes, sums[j]);
-            }
-        }
-    }
-#pragma unroll
-    for (u32 j = 0; j < MANY_BLOCKS; j++) {
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            const u32 row = (first_block + j) * BLOCK_ROWS + 2 * t + i % 2;
-            const u32 o = tile * TILE_ROWS + g + i / 2 * 8;
-            if (row < p.n_rows && o < p.n_out) {
-                float sum = sums[j][i];
-                if (p.bias_kind != KIND_NONE) {
-                    sum += element_of(p.bias_kind, p.bias, o);
-                }
-                float* out = p.out + static_cast<u64>(row) * p.n_out + o;
-                *out = p.accumulate ? *out + sum : sum;
-            }
-        }
-    }
-}
-
 constexpr u32 EMBED_THREADS = 256;
 
 // out[t] = scale * table[ids[t]]; an id that no row has gives zeros. A thread owns 4 columns.
@@ -517,9 +312,6 @@ template <typename F> DEVICE void tile_embed(const TileEmbedArgs& p) {
 #define QUANTISED(name, F)                                                                  \
     KERNEL(tile_product_##name##_1, TileProductArgs, THREADS) { tile_product<F, 1, true>(p); } \
     KERNEL(tile_product_##name##_4, TileProductArgs, THREADS) { tile_product<F, 4, true>(p); } \
-    KERNEL(tile_product_##name##_many, TileProductArgs, MANY_THREADS) {                     \
-        tile_product_many<F>(p);                                                            \
-    }                                                                                       \
     KERNEL(tile_product_##name##_floats, TileProductArgs, THREADS) {                        \
         tile_product<F, 2, false>(p);                                                       \
     }                                                                                       \

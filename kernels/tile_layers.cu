@@ -110,7 +110,6 @@ DEVICE void load_norm(const TileLayersArgs& p, u32 column, float (&to)[4]) {
 
 // What `round_rows` leaves of x, or of its norm: groups of codes, scale and sums.
 DEVICE void round_x(const TileLayersArgs& p, float scale, u32* rounded) {
-    const float largest = p.planes == 2 ? 128.0f * 127.0f : 127.0f;
     const u32 words_of_group = 4 * rounded_units(p.planes);
     const u32 place = threadIdx.x % ROUND_LANES;
     // By whole warps: their lanes meet.
@@ -138,22 +137,13 @@ DEVICE void round_x(const TileLayersArgs& p, float scale, u32* rounded) {
             const u32 bits = shfl_xor(most_bits, mask);
             most_bits = bits > most_bits ? bits : most_bits;
         }
-        const bool is_finite = most_bits < 0x7f800000u;
-        const float most = float_of(most_bits);
-        const bool is_zero = !is_finite || most < SMALLEST;
-        const float inverse = is_zero ? 0.0f : largest / most;
+        const Rounding rounding = rounding_of(most_bits, p.planes);
         u32 high_word = 0;
         u32 low_word = 0;
         int sum = 0;
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            const int code = is_zero ? 0 : static_cast<int>(rintf(x[i] * inverse));
-            // The shift rounds down, so what is left is from -64 to 63.
-            const int high = p.planes == 2 ? (code + 64) >> 7 : code;
-            const int low = code - high * 128;
-            high_word |= (static_cast<u32>(high) & 0xffu) << (8 * i);
-            low_word |= (static_cast<u32>(low) & 0xffu) << (8 * i);
-            sum += code;
+            sum += round_into(x[i], rounding, p.planes, i, high_word, low_word);
         }
         sum += shfl_xor(sum, 1u);
         sum += shfl_xor(sum, 2u);
@@ -167,10 +157,9 @@ DEVICE void round_x(const TileLayersArgs& p, float scale, u32* rounded) {
             to[8 + place] = low_word;
         }
         if (place == 0) {
-            const float own = is_finite ? (is_zero ? 0.0f : most / largest) : float_of(0x7fc00000u);
             const u32 sums[2] = {static_cast<u32>(sum), static_cast<u32>(second)};
             *reinterpret_cast<uint4*>(to + 8 * p.planes) =
-                uint4{float_bits(own), sums[0], sums[1], 0};
+                uint4{float_bits(rounding.scale), sums[0], sums[1], 0};
         }
     }
 }
@@ -363,7 +352,7 @@ DEVICE void finish(const TileLayersArgs& p, u32 pair, const float* parts) {
         const float partner = half < TILE_ROWS ? of_tile : of_other;
         const float cosine = p.table[within % half];
         const float sine = p.table[half + within % half];
-        sum = within < half ? sum * cosine - partner * sine : sum * cosine + partner * sine;
+        sum = rotated(sum, cosine, within < half ? -partner : partner, sine);
     }
     layer.out[row] = p.accumulate ? layer.out[row] + sum : sum;
 }

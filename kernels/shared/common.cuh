@@ -172,14 +172,22 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// c += a b by a warp on signed bytes, four in a register, with whole sums: a is 16 x 16, b is 16 x
-// 8, c as above. a[0] is row g, columns 4t to 4t + 3; a[1] row g + 8; b is column g, rows 4t to
-// 4t + 3.
-DEVICE void mma_bytes(int (&c)[4], const u32 (&a)[2], u32 b) {
+// c = start + a b by a warp on signed bytes, four in a register, with whole sums: a is 16 x 16, b is
+// 16 x 8, c as above. a[0] is row g, columns 4t to 4t + 3; a[1] row g + 8; b is column g, rows 4t
+// to 4t + 3. What sums start with may stay in one register for many products.
+DEVICE void mma_bytes(int (&c)[4], const u32 (&a)[2], u32 b, int start) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 "
-                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b));
+                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b), "r"(start));
+}
+// The same with an a of 16 x 32 and a b of 32 x 8: a[1] and b[1] are 16 columns and rows on.
+DEVICE void mma_bytes_wide(int (&c)[4], const u32 (&a)[2][2], const u32 (&b)[2], int start) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                 : "r"(a[0][0]), "r"(a[0][1]), "r"(a[1][0]), "r"(a[1][1]), "r"(b[0]), "r"(b[1]),
+                   "r"(start));
 }
 // The same on bf16; there is none before compute capability 8.0.
 DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
@@ -225,7 +233,7 @@ DEVICE void mma_f16_of_8(float (&c)[4], u32 a_low, u32 a_high, u32 b) {
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a_low), "r"(a_high), "r"(b));
 }
-// c += a b by a warp as `mma_bytes`, with an a of 8 x 16 and a c of 8 x 8.
+// c += a b by a warp on bytes as `mma_bytes`, with an a of 8 x 16 and a c of 8 x 8.
 DEVICE void mma_bytes_of_8(int& c_even, int& c_odd, u32 a, u32 b) {
     asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 "
                  "{%0, %1}, {%2}, {%3}, {%0, %1};"
@@ -244,9 +252,15 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     mma_f16_of_8(c, a[0], a[1], b[0]);
     mma_f16_of_8(c, a[2], a[3], b[1]);
 }
-DEVICE void mma_bytes(int (&c)[4], const u32 (&a)[2], u32 b) {
+DEVICE void mma_bytes(int (&c)[4], const u32 (&a)[2], u32 b, int start) {
+    c[0] = c[1] = c[2] = c[3] = start;
     mma_bytes_of_8(c[0], c[1], a[0], b);
     mma_bytes_of_8(c[2], c[3], a[1], b);
+}
+DEVICE void mma_bytes_wide(int (&c)[4], const u32 (&a)[2][2], const u32 (&b)[2], int start) {
+    mma_bytes(c, a[0], b[0], start);
+    mma_bytes_of_8(c[0], c[1], a[1][0], b[1]);
+    mma_bytes_of_8(c[2], c[3], a[1][1], b[1]);
 }
 DEVICE u32 floats_to_halves(float low, float high) {
     return float_to_half(low) | static_cast<u32>(float_to_half(high)) << 16;
@@ -316,6 +330,12 @@ DEVICE float element_of(u32 kind, const void* array, u64 i) {
 }
 
 DEVICE u32 min_of(u32 a, u32 b) { return a < b ? a : b; }
+
+// x cosine + partner sine. Which of two products a compiler fuses with their sum depends on what
+// stands around them; the kernels that rotate must agree to the bit, so it is said here.
+DEVICE float rotated(float x, float cosine, float partner, float sine) {
+    return fmaf(x, cosine, partner * sine);
+}
 
 DEVICE u32 lane_of_thread() { return threadIdx.x % WARP; }
 DEVICE u32 warp_of_thread() { return threadIdx.x / WARP; }

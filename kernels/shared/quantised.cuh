@@ -146,5 +146,75 @@ DEVICE void group_scales(const u8* scales, u32 group, u32 quad, float (&d)[4], f
 // Below this a group counts as zeros: the inverse of its scale would not be finite.
 constexpr float SMALLEST = 1e-30f;
 
+// Codes 4 i to 4 i + 3 of one row of a group; its first word is at `row`.
+template <typename F> DEVICE u32 row_codes(const u32* row, u32 i) {
+    if (F::BITS == 8) {
+        return row[TILE_ROWS * i] ^ 0x80808080u;
+    }
+    u32 codes = row[TILE_ROWS * (i / 2)] >> (i % 2 * 4) & 0x0f0f0f0fu;
+    if (F::BITS == 5) {
+        codes |= (row[TILE_ROWS * 4] >> i & 0x01010101u) << 4;
+    }
+    if (F::BITS == 6) {
+        codes |= (row[TILE_ROWS * (4 + i / 4)] >> (i % 4 * 2) & 0x03030303u) << 4;
+    }
+    return F::TABLE == NONE ? codes : look_up<F::TABLE>(codes);
+}
+
+// As `group_scales`, of one row.
+template <typename F>
+DEVICE void row_scales_of(const u8* scales, u32 group, u32 row, float& d, float& other) {
+    const auto half = [row](const u8* from) {
+        const u16 bits = reinterpret_cast<const u16*>(from)[row];
+        return F::SCALES == BF16 ? widen(bf16{bits}) : widen(f16{bits});
+    };
+    if (F::SCALES == F16 || F::SCALES == BF16) {
+        d = half(scales + 2 * TILE_ROWS * group);
+        return;
+    }
+    if (F::SCALES == WITH_MIN) {
+        const u8* from = scales + 4 * TILE_ROWS * group;
+        d = half(from);
+        other = half(from + 2 * TILE_ROWS);
+        return;
+    }
+    const u8* from = scales + SUPER_BYTES<F> * (group / 8);
+    const u8* bytes = from + SUPER_SHARED_BYTES<F> + 2 * TILE_ROWS * (group % 8) + row;
+    const float shared = half(from);
+    d = shared * static_cast<float>(static_cast<signed char>(bytes[0]));
+    other = (F::HAS_MIN ? -half(from + 2 * TILE_ROWS) : shared) *
+            static_cast<float>(static_cast<signed char>(bytes[TILE_ROWS]));
+}
+
 // Units of a group of a row.
 DEVICE u32 rounded_units(u32 planes) { return 2 * planes + 1; }
+
+// How the numbers of a group are rounded.
+struct Rounding {
+    float inverse;
+    float scale;
+    bool is_zero;
+};
+
+// By the bits of the largest number without its sign.
+DEVICE Rounding rounding_of(u32 most_bits, u32 planes) {
+    const bool is_finite = most_bits < 0x7f800000u;
+    const float most = float_of(most_bits);
+    const bool is_zero = !is_finite || most < SMALLEST;
+    const float largest = planes == 2 ? 128.0f * 127.0f : 127.0f;
+    // Infinity and not-a-number become not-a-number, and the outputs with them.
+    return {is_zero ? 0.0f : largest / most,
+            is_finite ? (is_zero ? 0.0f : most / largest) : float_of(0x7fc00000u), is_zero};
+}
+
+// Puts a number into byte i of the word of its plane, or of both planes; its code is returned.
+DEVICE int round_into(float x, const Rounding& by, u32 planes, u32 i, u32& high_word,
+                      u32& low_word) {
+    const int code = by.is_zero ? 0 : static_cast<int>(rintf(x * by.inverse));
+    // The shift rounds down, so what is left is from -64 to 63.
+    const int high = planes == 2 ? (code + 64) >> 7 : code;
+    const int low = code - high * 128;
+    high_word |= (static_cast<u32>(high) & 0xffu) << (8 * i);
+    low_word |= (static_cast<u32>(low) & 0xffu) << (8 * i);
+    return code;
+}

@@ -530,10 +530,8 @@ kernel_args! {
         x: Address,
         rounded: Address,
         n_groups: u64,
-        groups_of_row: u32,
         x_is_aligned: u32,
         planes: u32,
-        unused: u32,
     }
 }
 
@@ -553,6 +551,34 @@ kernel_args! {
         x_is_aligned: u32,
         planes: u32,
         unused: u32,
+    }
+}
+
+kernel_args! {
+    RoundBlocksArgs {
+        x: Address,
+        blocks: Address,
+        n_rows: u32,
+        groups_of_row: u32,
+        x_is_aligned: u32,
+        planes: u32,
+    }
+}
+
+kernel_args! {
+    TileProductsArgs {
+        x: Address,
+        weight: Address,
+        bias: Address,
+        out: Address,
+        n_rows: u32,
+        n_in: u32,
+        n_out: u32,
+        tile_units: u32,
+        scales_at: u32,
+        bias_kind: u32,
+        accumulate: u32,
+        planes: u32,
     }
 }
 

@@ -47,6 +47,7 @@ mod staging;
 mod stream;
 mod target;
 mod tile_layers;
+mod tile_products;
 mod variant;
 mod weight;
 

@@ -1,7 +1,7 @@
 //! Launches `quantised.cu`: products and lookups of quantised weights, and the rounding of
 //! activations for the products that follow.
 //!
-//! Many rounded rows are multiplied on tensor cores, fewer without. Either way rows are cut into
+//! Many rounded rows are multiplied on tensor cores ([`tile_products`]), fewer without. Either way rows are cut into
 //! blocks in one launch, and a row has the same bits whatever rows are computed with it. What
 //! [`tile_layers`] makes of one row in a launch has these bits, too.
 
@@ -12,15 +12,18 @@ use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
-use crate::kernel_args::{RoundRowsArgs, TileEmbedArgs, TileProductArgs};
+use crate::kernel_args::{
+    RoundBlocksArgs, RoundRowsArgs, TileEmbedArgs, TileProductArgs, TileProductsArgs,
+};
 use crate::kernels::Kernel;
 use crate::library::args_of_x;
 use crate::tile_layers;
+use crate::tile_products::{self, BLOCK_ROWS};
 use crate::variant::bias_of;
 use crate::weight::{Rows, Tiled};
 
 /// Bytes of a rounded group of columns beside its codes, of single rows and of blocks.
-const BESIDE_CODES: [usize; 2] = [16, 12];
+const BESIDE_CODES: [usize; 2] = [16, tile_products::BESIDE_CODES];
 /// Bytes of rounded rows in one product: scratch has a size that does not depend on the model.
 const MOST_ROUNDED: usize = 32 << 20;
 /// Threads of a block that rounds.
@@ -30,10 +33,9 @@ const EMBED_COLUMNS: usize = 1024;
 
 /// The kernels of a format.
 struct Kernels {
-    /// Of one rounded row, of a few and of many.
+    /// Of one rounded row, and of a few.
     one: Kernel,
     few: Kernel,
-    many: Kernel,
     /// Of rows that are not rounded.
     floats: Kernel,
     embed: Kernel,
@@ -41,94 +43,56 @@ struct Kernels {
 
 /// Rows of x of a block of threads, and tiles.
 const FEW: [usize; 2] = [4, 1];
-const MANY: [usize; 2] = [64, 4];
 const FLOATS: [usize; 2] = [2, 1];
 
 /// More rounded rows than this are many.
 const MOST_FEW: usize = 8;
-/// Rows of a block of rounded rows.
-const BLOCK_ROWS: usize = 8;
 
 fn kernels(ty: QuantType) -> Kernels {
     macro_rules! of {
-        ($one:ident, $few:ident, $many:ident, $floats:ident, $embed:ident) => {
+        ($one:ident, $few:ident, $floats:ident, $embed:ident) => {
             Kernels {
                 one: Kernel::$one,
                 few: Kernel::$few,
-                many: Kernel::$many,
                 floats: Kernel::$floats,
                 embed: Kernel::$embed,
             }
         };
     }
     match ty {
-        QuantType::Q4_0 => of!(
-            tile_product_q4_0_1,
-            tile_product_q4_0_4,
-            tile_product_q4_0_many,
-            tile_product_q4_0_floats,
-            tile_embed_q4_0
-        ),
-        QuantType::Q4_1 => of!(
-            tile_product_q4_1_1,
-            tile_product_q4_1_4,
-            tile_product_q4_1_many,
-            tile_product_q4_1_floats,
-            tile_embed_q4_1
-        ),
-        QuantType::Q5_0 => of!(
-            tile_product_q5_0_1,
-            tile_product_q5_0_4,
-            tile_product_q5_0_many,
-            tile_product_q5_0_floats,
-            tile_embed_q5_0
-        ),
-        QuantType::Q5_1 => of!(
-            tile_product_q5_1_1,
-            tile_product_q5_1_4,
-            tile_product_q5_1_many,
-            tile_product_q5_1_floats,
-            tile_embed_q5_1
-        ),
-        QuantType::Q8_0 => of!(
-            tile_product_q8_0_1,
-            tile_product_q8_0_4,
-            tile_product_q8_0_many,
-            tile_product_q8_0_floats,
-            tile_embed_q8_0
-        ),
-        QuantType::Q4K => of!(
-            tile_product_q4_k_1,
-            tile_product_q4_k_4,
-            tile_product_q4_k_many,
-            tile_product_q4_k_floats,
-            tile_embed_q4_k
-        ),
-        QuantType::Q5K => of!(
-            tile_product_q5_k_1,
-            tile_product_q5_k_4,
-            tile_product_q5_k_many,
-            tile_product_q5_k_floats,
-            tile_embed_q5_k
-        ),
-        QuantType::Q6K => of!(
-            tile_product_q6_k_1,
-            tile_product_q6_k_4,
-            tile_product_q6_k_many,
-            tile_product_q6_k_floats,
-            tile_embed_q6_k
-        ),
+        QuantType::Q4_0 => {
+            of!(tile_product_q4_0_1, tile_product_q4_0_4, tile_product_q4_0_floats, tile_embed_q4_0)
+        }
+        QuantType::Q4_1 => {
+            of!(tile_product_q4_1_1, tile_product_q4_1_4, tile_product_q4_1_floats, tile_embed_q4_1)
+        }
+        QuantType::Q5_0 => {
+            of!(tile_product_q5_0_1, tile_product_q5_0_4, tile_product_q5_0_floats, tile_embed_q5_0)
+        }
+        QuantType::Q5_1 => {
+            of!(tile_product_q5_1_1, tile_product_q5_1_4, tile_product_q5_1_floats, tile_embed_q5_1)
+        }
+        QuantType::Q8_0 => {
+            of!(tile_product_q8_0_1, tile_product_q8_0_4, tile_product_q8_0_floats, tile_embed_q8_0)
+        }
+        QuantType::Q4K => {
+            of!(tile_product_q4_k_1, tile_product_q4_k_4, tile_product_q4_k_floats, tile_embed_q4_k)
+        }
+        QuantType::Q5K => {
+            of!(tile_product_q5_k_1, tile_product_q5_k_4, tile_product_q5_k_floats, tile_embed_q5_k)
+        }
+        QuantType::Q6K => {
+            of!(tile_product_q6_k_1, tile_product_q6_k_4, tile_product_q6_k_floats, tile_embed_q6_k)
+        }
         QuantType::Iq4Nl => of!(
             tile_product_iq4_nl_1,
             tile_product_iq4_nl_4,
-            tile_product_iq4_nl_many,
             tile_product_iq4_nl_floats,
             tile_embed_iq4_nl
         ),
         QuantType::Mxfp4 => of!(
             tile_product_mxfp4_1,
             tile_product_mxfp4_4,
-            tile_product_mxfp4_many,
             tile_product_mxfp4_floats,
             tile_embed_mxfp4
         ),
@@ -217,21 +181,31 @@ fn with_rounded<D: Driver>(
     let row_bytes = groups_of_row * (planes * UNIT + BESIDE_CODES[usize::from(is_many)]);
     let most = MOST_ROUNDED / row_bytes.max(1) / BLOCK_ROWS * BLOCK_ROWS;
     let at_once = n_rows.max(1).next_multiple_of(BLOCK_ROWS).min(most.max(BLOCK_ROWS));
-    let kernel = if is_many { Kernel::round_blocks } else { Kernel::round_rows };
     backend.queue.with_scratch((at_once * row_bytes) as u64, |rounded| {
         for first in (0..n_rows).step_by(at_once) {
             let n = at_once.min(n_rows - first);
-            let n_groups = n * groups_of_row;
-            let args = RoundRowsArgs {
-                x: Address(x.0 + (first * n_in * 4) as u64),
-                rounded,
-                n_groups: n_groups as u64,
-                groups_of_row: groups_of_row as u32,
-                x_is_aligned,
-                planes: planes as u32,
-                unused: 0,
-            };
-            backend.launch(kernel, Grid::over(n_groups, ROUND_THREADS), &args)?;
+            let x = Address(x.0 + (first * n_in * 4) as u64);
+            if is_many {
+                let args = RoundBlocksArgs {
+                    x,
+                    blocks: rounded,
+                    n_rows: n as u32,
+                    groups_of_row: groups_of_row as u32,
+                    x_is_aligned,
+                    planes: planes as u32,
+                };
+                tile_products::round(backend, &args)?;
+            } else {
+                let n_groups = n * groups_of_row;
+                let args = RoundRowsArgs {
+                    x,
+                    rounded,
+                    n_groups: n_groups as u64,
+                    x_is_aligned,
+                    planes: planes as u32,
+                };
+                backend.launch(Kernel::round_rows, Grid::over(n_groups, ROUND_THREADS), &args)?;
+            }
             products(&Input { x: rounded, is_many, first, n })?;
         }
         Ok(())
@@ -248,17 +222,34 @@ fn product<D: Driver>(
     let kernels = kernels(tiled.tiles.ty);
     let (kernel, [rows, tiles]) = match (tiled.activations, input.n) {
         (Activations::F32, _) => (kernels.floats, FLOATS),
-        (_, _) if input.is_many => (kernels.many, MANY),
         (_, 1) => (kernels.one, [1, 1]),
         (_, _) => (kernels.few, FEW),
     };
     let [tile_units, scales_at] = tiled.units();
     let (bias, bias_kind) = bias_of(op, d)?;
+    let out = Address(d.out.at().0 + (input.first * d.p.n_out as usize * 4) as u64);
+    if input.is_many {
+        let args = TileProductsArgs {
+            x: input.x,
+            weight: d.weight.address(),
+            bias,
+            out,
+            n_rows: input.n as u32,
+            n_in: d.p.n_in,
+            n_out: d.p.n_out,
+            tile_units,
+            scales_at,
+            bias_kind,
+            accumulate: d.p.accumulate,
+            planes: tiled.activations.planes() as u32,
+        };
+        return tile_products::run(backend, tiled.tiles, &args);
+    }
     let args = TileProductArgs {
         x: input.x,
         weight: d.weight.address(),
         bias,
-        out: Address(d.out.at().0 + (input.first * d.p.n_out as usize * 4) as u64),
+        out,
         n_rows: input.n as u32,
         n_in: d.p.n_in,
         n_out: d.p.n_out,

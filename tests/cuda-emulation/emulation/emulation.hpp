@@ -351,23 +351,30 @@ static inline void mma_tf32_at_(float (&c)[4], const u32 (&a)[4], const u32 (&b)
 #define mma_tf32(c, a, b) mma_tf32_at_(c, a, b, __LINE__)
 
 struct BytesPart_ {
-    u32 a[2];
-    u32 b;
+    u32 a[2][2];
+    u32 b[2];
 };
 
-static inline void mma_bytes_at_(int (&c)[4], const u32 (&a)[2], u32 b, int line) {
-    const BytesPart_ mine = {{a[0], a[1]}, b};
+// Products of 16 steps, or of twice as many.
+static inline void mma_bytes_at_(int (&c)[4], const BytesPart_& mine, u32 n_halves, int start,
+                                 int line) {
     const auto parts = lv::meet(mine, line);
     const u32 lane = lv::current->lane;
-    for (u32 k = 0; k < 16; k += 4) {
-        const BytesPart_ left = parts[lane / 4 * 4 + k / 4];
-        for (u32 i = 0; i < 4; i++) {
-            const BytesPart_ right = parts[4 * (2 * (lane % 4) + i % 2) + k / 4];
-            c[i] = dot_bytes(left.a[i / 2], right.b, c[i]);
+    for (u32 i = 0; i < 4; i++) {
+        c[i] = start;
+        for (u32 k = 0; k < 4 * n_halves; k++) {
+            const BytesPart_ left = parts[lane / 4 * 4 + k % 4];
+            const BytesPart_ right = parts[4 * (2 * (lane % 4) + i % 2) + k % 4];
+            c[i] = dot_bytes(left.a[k / 4][i / 2], right.b[k / 4], c[i]);
         }
     }
 }
-#define mma_bytes(c, a, b) mma_bytes_at_(c, a, b, __LINE__)
+#define mma_bytes(c, a, b, start) \
+    mma_bytes_at_(c, BytesPart_{{{(a)[0], (a)[1]}, {0, 0}}, {b, 0}}, 1, start, __LINE__)
+#define mma_bytes_wide(c, a, b, start)                                                         \
+    mma_bytes_at_(c,                                                                           \
+                  BytesPart_{{{(a)[0][0], (a)[0][1]}, {(a)[1][0], (a)[1][1]}}, {(b)[0], (b)[1]}}, \
+                  2, start, __LINE__)
 
 #else
 

@@ -130,17 +130,24 @@ KERNEL(tf32_products, PrimitivesArgs, WARP) {
 }
 
 // One warp adds the product of 16 x 16 signed bytes, which lie where halves lie elsewhere, and of
-// the 16 x 8 behind them (by columns) to ones: words, 16 x 8.
+// the 16 x 8 behind them (by columns) to ones: words, 16 x 8. Then that of 16 x 32 and of the 32 x 8
+// behind those to twos.
 KERNEL(byte_products, PrimitivesArgs, WARP) {
     const u32 lane = threadIdx.x;
     const u32* words = reinterpret_cast<const u32*>(p.halves);
     const u32 at = lane / 4 * 4 + lane % 4;
     const u32 a[2] = {words[at], words[32 + at]};
-    int c[4] = {1, 1, 1, 1};
-    mma_bytes(c, a, words[64 + at]);
+    int c[4];
+    mma_bytes(c, a, words[64 + at], 1);
+    const u32* row = words + lane / 4 * 8 + lane % 4;
+    const u32 wide[2][2] = {{row[0], row[64]}, {row[4], row[68]}};
+    const u32 right[2] = {row[128], row[132]};
+    int d[4];
+    mma_bytes_wide(d, wide, right, 2);
     for (u32 i = 0; i < 4; i++) {
         const u32 to = (lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2;
         p.words[to] = static_cast<u32>(c[i]);
+        p.words[128 + to] = static_cast<u32>(d[i]);
     }
 }
 

@@ -108,16 +108,18 @@ fn atomics_of_many_blocks_meet() {
 #[test]
 fn warps_multiply_bytes_exactly() {
     let mut rng = SplitMix64::new(12);
-    let bytes: Vec<u8> = (0..384).map(|_| rng.below(256) as u8).collect();
+    let bytes: Vec<u8> = (0..768).map(|_| rng.below(256) as u8).collect();
     let halves: Vec<u16> = bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
     for (mut primitives, _) in all_devices() {
         let inputs = Inputs { halves: &halves, ..Inputs::default() };
         let written = primitives.run("byte_products", 1, inputs).unwrap();
-        for (i, word) in written.words[..128].iter().enumerate() {
+        for (i, word) in written.words[..256].iter().enumerate() {
             let byte = |at: usize| i32::from(bytes[at] as i8);
-            let (row, column) = (i / 8, i % 8);
-            let term = |k| byte(row * 16 + k) * byte(256 + column * 16 + k);
-            assert_eq!(word.cast_signed(), 1 + (0..16).map(term).sum::<i32>(), "{row}, {column}");
+            let (row, column) = (i % 128 / 8, i % 8);
+            let (width, start) = if i < 128 { (16, 1) } else { (32, 2) };
+            let term = |k| byte(row * width + k) * byte((16 + column) * width + k);
+            let wanted = start + (0..width).map(term).sum::<i32>();
+            assert_eq!(word.cast_signed(), wanted, "{row}, {column}, {width}");
         }
     }
 }

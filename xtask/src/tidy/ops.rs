@@ -24,6 +24,7 @@ const SHARED_CODE: &[&str] = &[".wgsl", ".cu", ".cuh"];
 const OF_SEVERAL: &[(&str, &str)] = &[
     ("kernels/quantised.cu", "ten formats of three ops: loaded only for weights of that kind"),
     ("kernels/tile_layers.cu", "fused calls: a row's norm, its products and what follows them"),
+    ("kernels/tile_products.cu", "products of many rows with weights of ten formats"),
     ("kernels/upload_words.cu", "what the host writes between ops"),
 ];
 
