@@ -162,6 +162,20 @@ fn what_one_server_built_another_answers_without_reading() {
     assert_eq!(metric(&a, "vllm:kv_cache_usage_perc"), 0.0);
 }
 
+#[test]
+fn a_copy_that_failed_is_made_when_the_storage_answers_again() {
+    let (storage, folder) = (ObjectServer::start().unwrap(), TempFolder::new());
+    let server = serving(storage.address(), folder.file("a").to_str().unwrap(), &[]);
+    storage.set_expired(true);
+    post(&server.address, "/v1/contexts", &[], &json!({ "text": text(4) }));
+    wait_for(&server, "longview:shared_failed_total", 1.0);
+    assert_eq!(metric(&server, "longview:shared_sent_total"), 0.0);
+    storage.set_expired(false);
+    // Nobody asks for the document again.
+    wait_for(&server, "longview:shared_sent_total", 1.0);
+    assert_eq!(metric(&server, "longview:shared_failed_total"), 1.0);
+}
+
 /// nginx over two servers: one port takes turns, the other goes by the header `x-document`.
 struct Nginx {
     child: Child,

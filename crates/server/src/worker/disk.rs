@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use longview_core::FileSource;
 use longview_engine::{Engine, PrefillMode, Session, SessionFiles, fingerprint_digest};
@@ -34,6 +35,15 @@ use crate::texts::ModelFacts;
 const MAX_OPENING: usize = 2;
 /// Tokens that it must save to ask shared storage for them.
 const MIN_FETCHED: usize = 2 * BLOCK;
+
+/// How long a copy that failed waits until it is tried again, each time. Behind the last it is left
+/// to the next request that brings the document.
+const WAITS: [Duration; 4] = [
+    Duration::from_secs(2),
+    Duration::from_secs(15),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+];
 
 /// The library with what the loaded model is called in it, and what is being read and written.
 pub(super) struct Disk<B: Backend> {
@@ -276,6 +286,22 @@ fn is_worth_fetching(job: &Job, n_known: usize) -> bool {
     job.ids.len() / BLOCK * BLOCK >= n_known + MIN_FETCHED
 }
 
+/// A copy under way, as long as this lives.
+struct Sending(Arc<AtomicUsize>);
+
+impl Sending {
+    fn new(n: &Arc<AtomicUsize>) -> Self {
+        n.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(n))
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 fn no_library() -> ApiError {
     ApiError::internal("a scope has no library")
 }
@@ -305,34 +331,52 @@ impl Library {
     }
 
     /// Copies a session that was read to its end to shared storage, on another thread. A document
-    /// with a time after which it goes stays on this machine.
+    /// with a time after which it goes stays on this machine. A copy that fails is tried again; who
+    /// waits for copies to end does not wait for that.
     fn send(self: &Arc<Self>, document: Id, session: SessionEntry) {
         if self.share.is_none() || !session.is_complete() {
             return;
         }
-        self.n_sending.fetch_add(1, Ordering::AcqRel);
-        let library = Arc::clone(self);
+        let sending = Sending::new(&self.n_sending);
+        let library = Arc::downgrade(self);
         let send = move || {
-            library.send_now(document, &session);
-            library.n_sending.fetch_sub(1, Ordering::AcqRel);
+            let mut waits = WAITS.into_iter();
+            let mut sending = Some(sending);
+            loop {
+                // A server that has ended has no library.
+                let Some(this) = library.upgrade() else { return };
+                sending.get_or_insert_with(|| Sending::new(&this.n_sending));
+                let wait = waits.next();
+                if this.send_now(document, &session, wait) {
+                    return;
+                }
+                let Some(wait) = wait else { return };
+                drop((sending.take(), this));
+                thread::sleep(wait);
+            }
         };
-        if thread::Builder::new().name("send".to_owned()).spawn(send).is_err() {
-            self.n_sending.fetch_sub(1, Ordering::AcqRel);
-        }
+        // Without a thread the next request that brings the document sends it.
+        let _ = thread::Builder::new().name("send".to_owned()).spawn(send);
     }
 
-    fn send_now(&self, id: Id, session: &SessionEntry) {
-        let Some(share) = &self.share else { return };
+    /// Whether there is nothing left to send; else it is tried again after `wait`, if there is one.
+    fn send_now(&self, id: Id, session: &SessionEntry, wait: Option<Duration>) -> bool {
+        let Some(share) = &self.share else { return true };
         let stays = |document: longview_library::documents::Document| document.ttl_s.is_some();
         if self.documents.get(id).is_ok_and(|document| document.is_none_or(stays)) {
-            return;
+            return true;
         }
         match share.publish(&self.documents, id, session) {
-            Ok(Published::Sent(_)) => self.metrics.shared_sent.add(1),
-            Ok(_) => {}
+            Ok(published) => {
+                self.metrics.shared_sent.add(usize::from(matches!(published, Published::Sent(_))));
+                true
+            }
             Err(error) => {
                 self.metrics.shared_failed.add(1);
-                (self.log)(&format!("context {}: is not shared: {error}", id.short()));
+                let again = wait.map(|wait| format!("; it is tried again in {} s", wait.as_secs()));
+                let again = again.unwrap_or_default();
+                (self.log)(&format!("context {}: is not shared: {error}{again}", id.short()));
+                false
             }
         }
     }
