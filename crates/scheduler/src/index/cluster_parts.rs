@@ -8,8 +8,8 @@
 use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, OpResult, View, ViewMut};
 
-use super::cluster_bounds::halfway_bounds;
 use super::cluster_groups::PART_CLUSTERS;
+use super::halfway::halfway_bounds;
 use super::layer_index::LayerIndex;
 
 /// The parts of one layer's clusters.

@@ -4,6 +4,7 @@
 mod cluster_bounds;
 mod cluster_groups;
 mod cluster_parts;
+mod halfway;
 mod importance;
 mod job_queue;
 mod kmeans_job;
