@@ -196,7 +196,7 @@ fn two_stage(
         let [least, most] = LONGVIEW_TIMES;
         // Of whole numbers, so that it is the same everywhere; in 64 bits.
         let long = (context.max(LONGVIEW_SHORT) as u64 * (1 << 16) / LONGVIEW_SHORT as u64).isqrt();
-        let grown = |n: usize| (n as u64 * long >> 8) as usize;
+        let grown = |n: usize| ((n as u64 * long) >> 8) as usize;
         (grown(LONGVIEW_OPENS) / budget).clamp(least, grown(most))
     } else {
         1
