@@ -112,6 +112,9 @@ struct Sizes {
     group: usize,
     /// Most landmarks that a level scores.
     most: usize,
+    /// Most groups of clusters that are chosen, and most clusters of those.
+    groups: usize,
+    members: usize,
     /// Most clusters that are chosen.
     clusters: usize,
     /// Most tokens of a list.
@@ -130,6 +133,9 @@ struct Memory<'s> {
     scores: &'s mut [f32],
     sizes: &'s mut [u32],
     work: Work<'s>,
+    groups: [&'s mut [u32]; 2],
+    /// Clusters of chosen groups.
+    members: &'s mut [u32],
     clusters: [&'s mut [u32]; 2],
     /// Tokens of chosen clusters.
     candidates: &'s mut [u32],
@@ -139,13 +145,14 @@ struct Memory<'s> {
 
 impl<'s> Memory<'s> {
     fn of(scratch: &'s mut Scratch, sizes: Sizes) -> Self {
-        let Sizes { query, projected, split, group, most, clusters, candidates, reranked } = sizes;
+        let Sizes { query, projected, split, group, most, groups, members, .. } = sizes;
+        let Sizes { clusters, candidates, reranked, .. } = sizes;
         let blocks = most.div_ceil(BLOCK);
         let [own, ranks, bins, keys] = scratch_lens(most);
         let (terms, parts) = (blocks * group * BLOCK, blocks * group * 2);
         let lens = [
-            query, projected, split, terms, parts, most, own, ranks, bins, keys, clusters,
-            clusters, candidates, reranked, reranked,
+            query, projected, split, terms, parts, most, own, ranks, bins, keys, groups, groups,
+            members, clusters, clusters, candidates, reranked, reranked,
         ];
         let [
             query,
@@ -158,6 +165,9 @@ impl<'s> Memory<'s> {
             ranks,
             bins,
             keys,
+            groups,
+            group_takes,
+            members,
             chosen,
             takes,
             candidates,
@@ -179,6 +189,8 @@ impl<'s> Memory<'s> {
             scores,
             sizes: ints(sizes),
             work,
+            groups: [ints(groups), ints(group_takes)],
+            members: ints(members),
             clusters: [ints(chosen), ints(takes)],
             candidates: ints(candidates),
             reranked: [ints(reranked), ints(reranked_takes)],
@@ -291,6 +303,8 @@ struct Search<'a> {
     isa: SupportedIsa,
     /// The sequence's queries, `[Hq, Dh]`.
     q: &'a [f32],
+    /// Groups of clusters, and where these begin.
+    groups: Option<(Level<'a>, Starts<'a>)>,
     clusters: Level<'a>,
     opened: Starts<'a>,
     w_q: &'a [f32],
@@ -300,17 +314,44 @@ struct Search<'a> {
     sizes: Sizes,
 }
 
-/// Which entries of a level a head scores: all of its clusters, or the tokens of a list.
-struct Scored<'a> {
-    ids: Option<&'a [u32]>,
-    n: usize,
-    pooling: u32,
+/// Which entries of a level a head scores.
+#[derive(Clone, Copy)]
+enum Entries<'a> {
+    /// As many, from the first on.
+    First(usize),
+    /// Clusters of a list.
+    Clusters(&'a [u32]),
+    /// Tokens of a list.
+    Tokens(&'a [u32]),
+}
+
+impl<'a> Entries<'a> {
+    fn len(self) -> usize {
+        match self {
+            Self::First(n) => n,
+            Self::Clusters(ids) | Self::Tokens(ids) => ids.len(),
+        }
+    }
+
+    fn ids(self) -> Option<&'a [u32]> {
+        match self {
+            Self::First(_) => None,
+            Self::Clusters(ids) | Self::Tokens(ids) => Some(ids),
+        }
+    }
 }
 
 impl<'a> Search<'a> {
     fn of(isa: SupportedIsa, d: &SearchTokens<'a, CpuBackend>) -> OpResult<Self> {
         let (p, room) = (d.p, d.p.score_stride);
-        let clusters = Level::of(&d.clusters, None, room)?;
+        let groups = match &d.groups {
+            Some(groups) => {
+                Some((Level::of(&groups.level, None, room)?, Starts::of(&groups.opened)))
+            }
+            None => None,
+        };
+        let members = groups.as_ref().map(|(_, starts)| starts.room);
+        let clusters = Level::of(&d.clusters, members.map(|room| room as u32), room)?;
         let tokens = Level::of(&d.tokens, Some(d.opened.stride), room)?;
         let (group, row) = ((p.n_q_heads / p.n_kv_heads) as usize, row(p.head_dim as usize));
         let (candidates, rank) = (d.opened.stride as usize, p.rank as usize);
@@ -318,13 +359,17 @@ impl<'a> Search<'a> {
             Some(rerank) => Some((Level::of_keys(d, rerank, &tokens)?, slice(&rerank.budgets))),
             None => None,
         };
-        let all = clusters.n.iter().copied().max().unwrap_or(0) as usize;
+        let first = groups.as_ref().map_or(&clusters, |(groups, _)| groups);
+        let all = first.n.iter().copied().max().unwrap_or(0) as usize;
+        let members = members.unwrap_or(0);
         let sizes = Sizes {
             query: group * row,
             projected: group * (rank + self::row(rank)),
             split: group * (2 * rank + self::row(2 * rank)),
             group,
-            most: candidates.max(all),
+            most: candidates.max(all).max(members),
+            groups: groups.as_ref().map_or(0, |(groups, _)| groups.max),
+            members,
             clusters: clusters.max,
             candidates,
             reranked: d.rerank.as_ref().map_or(0, |rerank| rerank.stride as usize),
@@ -334,6 +379,7 @@ impl<'a> Search<'a> {
             p,
             isa,
             q: &q[p.q_index as usize * own..][..own],
+            groups,
             clusters,
             opened: Starts::of(&d.opened),
             w_q: slice(&d.w_q),
@@ -357,37 +403,44 @@ impl<'a> Search<'a> {
         let (projected, scaled) = m.projected.split_at_mut(group * rank);
         self.project(head, q, projected);
         let split = split_query(projected, rank, scale, m.split);
-        let pooling = self.p.pooling;
         let Memory { terms, parts, scores, sizes, work, .. } = m;
         let mut level_memory = LevelMemory { terms, parts, scores, sizes, work };
-        let all = Scored { ids: None, n: self.clusters.n[head] as usize, pooling };
+        let mut scored = Entries::First(self.clusters.n[head] as usize);
+        if let Some((groups, starts)) = &self.groups {
+            let all = Entries::First(groups.n[head] as usize);
+            let [own, own_takes] = &mut m.groups;
+            let out = [&mut **own, &mut **own_takes];
+            let taken = self.choose(groups, head, split, all, &mut level_memory, out);
+            let choice = [&own[..taken], &own_takes[..taken]];
+            let limit = self.clusters.n[head] as usize;
+            let n = starts.list(groups, head, choice, limit, m.members)?;
+            scored = Entries::Clusters(&m.members[..n]);
+        }
         let [own, own_takes] = &mut m.clusters;
         let out = [&mut **own, &mut **own_takes];
-        let taken = self.choose(&self.clusters, head, split, all, &mut level_memory, out);
+        let taken = self.choose(&self.clusters, head, split, scored, &mut level_memory, out);
         let (choice, limit) = ([&own[..taken], &own_takes[..taken]], self.tokens.n[head] as usize);
         let n = self.opened.list(&self.clusters, head, choice, limit, m.candidates)?;
-        let pooling = self.p.token_pooling;
         scale_queries(projected, rank, scale, scaled, row(rank));
         let projected = HeadQuery { q: scaled, row: row(rank), dh: rank };
+        let mut ids = &m.candidates[..n];
         let Some((keys, again)) = &self.keys else {
-            let listed = Scored { ids: Some(&m.candidates[..n]), n, pooling };
             let (tokens, out) = (&self.tokens, [chosen, takes]);
+            let listed = Entries::Tokens(ids);
             return Ok(self.choose(tokens, head, projected, listed, &mut level_memory, out) as u32);
         };
-        let mut ids = &m.candidates[..n];
         // Where all are scored again, their landmarks decide nothing.
         if again[head] < n as u32 {
             let by_landmarks = Level { budgets: again, ..self.tokens };
-            let listed = Scored { ids: Some(ids), n, pooling };
             let [best, best_takes] = &mut m.reranked;
             let out = [&mut **best, &mut **best_takes];
+            let listed = Entries::Tokens(ids);
             let taken = self.choose(&by_landmarks, head, projected, listed, &mut level_memory, out);
             ids = &best[..taken];
         }
         scale_queries(q, dh, scale, m.query, row(dh));
         let query = HeadQuery { q: m.query, row: row(dh), dh };
-        let listed = Scored { ids: Some(ids), n: ids.len(), pooling };
-        let out = [chosen, takes];
+        let (listed, out) = (Entries::Tokens(ids), [chosen, takes]);
         Ok(self.choose(keys, head, query, listed, &mut level_memory, out) as u32)
     }
 
@@ -406,14 +459,18 @@ impl<'a> Search<'a> {
         level: &Level<'_>,
         head: usize,
         query: HeadQuery<'_>,
-        scored: Scored<'_>,
+        scored: Entries<'_>,
         m: &mut LevelMemory<'_, '_>,
         out: [&mut [u32]; 2],
     ) -> usize {
-        let n = scored.n;
+        let (n, ids) = (scored.len(), scored.ids());
         if n == 0 {
             return 0;
         }
+        let pooling = match scored {
+            Entries::Tokens(_) => self.p.token_pooling,
+            Entries::First(_) | Entries::Clusters(_) => self.p.pooling,
+        };
         let own_sizes = || &level.sizes[head * level.stride..][..level.stride];
         with_landmarks!(level.centroids.buffer.dtype(), E => {
             let all = slice::<E>(&level.centroids);
@@ -422,26 +479,35 @@ impl<'a> Search<'a> {
             let landmarks = Landmarks {
                 all: &all[own..(head + 1) * level.stride * width],
                 n,
-                ids: scored.ids,
+                ids,
                 row: step as usize * width,
-                weights: (scored.pooling == Pooling::SizeWeighted as u32).then(own_sizes),
+                weights: (pooling == Pooling::SizeWeighted as u32).then(own_sizes),
             };
-            self.score(&landmarks, query, scored.pooling, m);
+            self.score(&landmarks, query, pooling, m);
         });
-        let sizes = match scored.ids {
-            // Tokens, of which each is one.
-            Some(_) => {
+        let sizes = match scored {
+            Entries::First(_) => &own_sizes()[..n],
+            Entries::Clusters(ids) => {
+                let all = own_sizes();
+                m.sizes.iter_mut().zip(ids).for_each(|(size, id)| *size = all[*id as usize]);
+                &m.sizes[..n]
+            }
+            // Each is one.
+            Entries::Tokens(_) => {
                 m.sizes[..n].fill(1);
                 &m.sizes[..n]
             }
-            None => &own_sizes()[..n],
         };
         let choice = Choice { scores: &m.scores[..n], sizes, budget: level.budgets[head] };
         let mut work = m.work.first(n);
         let [chosen, takes] = out;
-        let Some(ids) = scored.ids else { return choice.best_first(&mut work, chosen, takes) };
-        let taken = choice.in_order(&mut work, chosen, takes);
-        chosen[..taken].iter_mut().for_each(|id| *id = ids[*id as usize]);
+        let taken = match scored {
+            Entries::First(_) | Entries::Clusters(_) => choice.best_first(&mut work, chosen, takes),
+            Entries::Tokens(_) => choice.in_order(&mut work, chosen, takes),
+        };
+        if let Some(ids) = ids {
+            chosen[..taken].iter_mut().for_each(|id| *id = ids[*id as usize]);
+        }
         taken
     }
 

@@ -3,8 +3,8 @@
 use longview_core::{DType, SplitMix64, encode_f32};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_ops::{
-    Backend, DeviceBuffer, KvView, OpError, OpResult, Opened, Pooling, Rerank, SearchLevel,
-    SearchTokens, SearchTokensParams, Storage, View, ViewMut,
+    Backend, DeviceBuffer, KvView, OpError, OpResult, Opened, Pooling, Rerank, SearchGroups,
+    SearchLevel, SearchTokens, SearchTokensParams, Storage, View, ViewMut,
 };
 
 type Buffer = <CpuBackend as Storage>::Buffer;
@@ -26,6 +26,8 @@ struct Case {
     budgets: [usize; 2],
     /// Tokens that are scored again by their keys, and the type of these.
     again: Option<(usize, DType)>,
+    /// Clusters that are scored, where those of the best groups are.
+    scored: Option<usize>,
 }
 
 const FIRST_ROW: u32 = 3;
@@ -142,6 +144,7 @@ impl Level {
 
 /// Clusters and tokens, and these tokens' keys.
 struct Levels {
+    groups: Option<Level>,
     clusters: Level,
     tokens: Level,
     again: Option<Again>,
@@ -203,7 +206,21 @@ impl Case {
         let token_sizes: Vec<_> = sizes.iter().map(tokens).collect();
         let most = token_sizes.iter().map(Vec::len).max().unwrap_or(0);
         let (shape, bounds) = ((self.hkv, self.dh), (mark, 2 * self.rank));
+        // Every fifth group has fewer clusters than the others.
+        let groups = |own: &Vec<u32>| {
+            let (mut groups, mut left) = (vec![], own.len() as u32);
+            while left > 0 {
+                groups.push(left.min(if groups.len() % 5 == 4 { 3 } else { 8 }));
+                left -= groups.last().unwrap();
+            }
+            groups
+        };
+        let group_sizes: Vec<_> = sizes.iter().map(groups).collect();
+        let groups = self
+            .scored
+            .map(|scored| Level::new(backend, &mut rng, bounds, &group_sizes, (scored, scored)));
         Levels {
+            groups,
             clusters: Level::new(backend, &mut rng, bounds, &sizes, (opened, opened)),
             tokens: Level::new(backend, &mut rng, (mark, self.rank), &token_sizes, (chosen, 1)),
             again: self.again.map(|again| Again::new(backend, &mut rng, shape, again, most)),
@@ -227,6 +244,11 @@ impl Case {
         let mut query = backend.alloc(DType::F32, hq * self.rank, "test")?;
         let mut split_query = backend.alloc(DType::F32, hq * 2 * self.rank, "test")?;
         let mut scratch = backend.alloc(DType::F32, hq * STRIDE, "test")?;
+        let groups = levels.groups.as_mut().map(|groups| {
+            // Starts count from there.
+            let (level, opened) = groups.parts(FIRST_ROW);
+            SearchGroups { level, opened }
+        });
         let (clusters, opened) = levels.clusters.parts(FIRST_ROW);
         let (tokens, _) = levels.tokens.parts(0);
         call(
@@ -245,6 +267,7 @@ impl Case {
                     token_pooling: Pooling::SumSoftmax as u32,
                 },
                 q: View::all(&q),
+                groups,
                 clusters,
                 opened,
                 w_q: View::all(&w_q),
@@ -277,6 +300,7 @@ const CASE: Case = Case {
     codes: true,
     budgets: [200, 60],
     again: None,
+    scored: None,
 };
 
 fn cases() -> Vec<Case> {
@@ -289,6 +313,10 @@ fn cases() -> Vec<Case> {
         Case { budgets: [1500, 400], ..wide },
         Case { budgets: [2500, 2000], codes: false, ..wide },
         Case { budgets: [40, 40], group: 9, ..wide },
+        Case { scored: Some(40), ..CASE },
+        Case { scored: Some(90), pooling: Pooling::MaxSoftmax, codes: false, ..CASE },
+        Case { scored: Some(75), budgets: [1500, 400], ..wide },
+        Case { scored: Some(100), again: Some((120, DType::F16)), ..wide },
         Case { again: Some((120, DType::F16)), ..CASE },
         Case { again: Some((200, DType::F32)), ..CASE },
         Case { budgets: [1500, 300], again: Some((900, DType::BF16)), ..wide },
@@ -310,6 +338,40 @@ fn one_call_chooses_what_the_single_calls_choose() {
             assert!(a.iter().all(|head| head.len() <= case.budgets[1]), "{case:?}");
         }
     }
+}
+
+/// With all clusters in the best groups the choice is that without groups.
+#[test]
+fn groups_of_all_clusters_change_nothing() {
+    let backend = backend(2);
+    let wide = Case { hkv: 2, group: 7, dh: 64, rank: 32, clusters: 300, ..CASE };
+    for (seed, case) in [CASE, Case { budgets: [1500, 400], ..wide }].iter().enumerate() {
+        let choose = |scored: Option<usize>| {
+            let mut levels = case.levels(&backend, seed as u64);
+            levels.groups = Case { scored, ..*case }.levels(&backend, seed as u64).groups;
+            let mut found = case.search(&backend, &mut levels, at_once).unwrap();
+            // They are in the order of the clusters that scored best, whose sums round otherwise.
+            found.iter_mut().for_each(|head| head.sort_unstable());
+            found
+        };
+        assert_eq!(choose(Some(case.clusters)), choose(None));
+        assert_ne!(choose(Some(case.clusters / 4)), choose(None));
+    }
+}
+
+/// A group that begins behind the last cluster, and clusters of a list that weigh by their size.
+#[test]
+fn groups_that_there_are_not_are_refused() {
+    let backend = backend(2);
+    let case = Case { scored: Some(40), ..CASE };
+    let mut levels = case.levels(&backend, 1);
+    let groups = levels.groups.as_mut().unwrap();
+    groups.starts = ints(&backend, &vec![100_000; 3 * groups.stride]);
+    let error = case.search(&backend, &mut levels, at_once).unwrap_err();
+    assert!(matches!(error, OpError::Index { .. }), "{error}");
+    let weighted = Case { pooling: Pooling::SizeWeighted, ..case };
+    let error = weighted.search(&backend, &mut case.levels(&backend, 1), at_once).unwrap_err();
+    assert!(error.to_string().contains("clusters of a list"), "{error}");
 }
 
 /// A cluster that begins behind the last token, and more clusters than there are.

@@ -119,7 +119,12 @@ impl<B: Backend> SearchTokens<'_, B> {
         let (q, q_index, scratch) = (&written(&self.split_query), 0, &mut self.scratch);
         let (width, pooling) = (2 * p.rank, p.pooling);
         let by_bounds = LevelQuery { p, q, q_index, width, pooling, by_id: 0 };
-        self.clusters.choose(backend, &by_bounds, None, again(scratch))?;
+        if let Some(groups) = &mut self.groups {
+            groups.level.choose(backend, &by_bounds, None, again(scratch))?;
+            groups.level.open(backend, p.n_kv_heads, &mut groups.opened)?;
+        }
+        let members = self.groups.as_ref().map(|groups| &groups.opened);
+        self.clusters.choose(backend, &by_bounds, members, again(scratch))?;
         self.clusters.open(backend, p.n_kv_heads, &mut self.opened)?;
         let (q, width, pooling) = (&written(&self.query), p.rank, p.token_pooling);
         let projected = LevelQuery { p, q, q_index, width, pooling, by_id: 1 };

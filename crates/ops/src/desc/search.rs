@@ -1,5 +1,5 @@
-//! The search for tokens inside of clusters: a fused call of two levels, and of a third where the
-//! keys themselves are in reach.
+//! The search for tokens inside of clusters: a fused call of two levels, of one above where groups
+//! of clusters have landmarks, and of one below where the keys themselves are in reach.
 
 use longview_core::DType;
 
@@ -71,6 +71,14 @@ pub struct Opened<'a, B: Storage> {
     pub n_rows: ViewMut<'a, B>,
 }
 
+/// A first look at groups of clusters: clusters of the best groups alone are scored.
+pub struct SearchGroups<'a, B: Storage> {
+    /// Groups, whose landmarks are as those of clusters. Sizes and budgets count clusters.
+    pub level: SearchLevel<'a, B>,
+    /// The clusters that a choice of groups opens.
+    pub opened: Opened<'a, B>,
+}
+
 /// A second look at the tokens that score best in the space of few dimensions: they are scored
 /// again by their keys, and the best of them are chosen.
 pub struct Rerank<'a, B: Storage> {
@@ -94,13 +102,16 @@ pub struct Rerank<'a, B: Storage> {
 /// Queries get to the space of tokens by [`crate::ProjectHeads`]. A cluster's landmark has two
 /// numbers of each dimension there, `[high; low]`, which meet queries that [`crate::SplitSigns`]
 /// has split. With the largest and the least number of any token, its score would bound those of
-/// its tokens, as Quest's does (Tang et al., 2024). Each level is a [`crate::ScoreSelect`], and the
-/// clusters are opened by [`crate::ClusterRows`].
+/// its tokens, as Quest's does (Tang et al., 2024). So it is with groups of clusters, where there
+/// are some. Each level is a [`crate::ScoreSelect`], and groups and clusters are opened by
+/// [`crate::ClusterRows`].
 pub struct SearchTokens<'a, B: Storage> {
     /// Sizes.
     pub p: SearchTokensParams,
     /// F32 `[T, Hq, Dh]`.
     pub q: View<'a, B>,
+    /// Where all clusters of a sequence would be too many to score.
+    pub groups: Option<SearchGroups<'a, B>>,
     /// Clusters.
     pub clusters: SearchLevel<'a, B>,
     /// Tokens in the chosen clusters.
@@ -187,6 +198,14 @@ impl<B: Storage> SearchTokens<'_, B> {
         let (hq, h) = (p.n_q_heads as usize, p.n_kv_heads as usize);
         let (d, r) = (p.head_dim as usize, p.rank as usize);
         reads(op, "q", &self.q, DType::F32, p.n_tokens as usize * hq * d)?;
+        if let Some(groups) = &self.groups {
+            // Clusters of a list have no weights.
+            ensure(op, p.pooling <= Pooling::MaxSoftmax as u32, || {
+                format!("clusters of a list with pooling {}", p.pooling)
+            })?;
+            groups.level.check(h, 2 * r)?;
+            groups.opened.check(h, &groups.level)?;
+        }
         self.clusters.check(h, 2 * r)?;
         self.opened.check(h, &self.clusters)?;
         reads(Op::ProjectHeads, "w_q", &self.w_q, DType::F32, h * d * r)?;

@@ -13,6 +13,8 @@ use std::ops::Range;
 use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpResult, View, ViewMut};
 
+use super::cluster_parts::{ClusterParts, Coded};
+use super::halfway::halfway_bounds;
 use super::layer_index::{HeadIndex, LayerIndex};
 
 /// Clusters that a window of decoded tokens becomes, and more.
@@ -33,6 +35,8 @@ pub(crate) struct ClusterBounds<B: Backend> {
     staging: Vec<i8>,
     /// Sums of a cluster's codes.
     sums: Vec<i32>,
+    /// Where long contexts are searched by parts of groups first.
+    parts: Option<ClusterParts<B>>,
 }
 
 impl<B: Backend> ClusterBounds<B> {
@@ -47,7 +51,16 @@ impl<B: Backend> ClusterBounds<B> {
             // Room for what a step adds, so that steps allocate nothing.
             staging: Vec::with_capacity(STEP_CLUSTERS.min(capacity) * 2 * rank),
             sums: vec![0; rank],
+            parts: None,
         })
+    }
+
+    /// The same bounds, empty, with up to `capacity` parts a head of the groups that clusters are
+    /// in.
+    pub fn with_parts(mut self, backend: &B, capacity: usize) -> OpResult<Self> {
+        let (heads, rank) = (self.n_clusters.len(), self.rank);
+        self.parts = Some(ClusterParts::new(backend, heads, capacity, rank)?);
+        Ok(self)
     }
 
     /// Drops the bounds of clusters that are there no more or whose tokens have no codes, and makes
@@ -60,45 +73,28 @@ impl<B: Backend> ClusterBounds<B> {
         first_row: usize,
     ) -> OpResult<()> {
         let heads = clusters.heads().iter().zip(tokens.heads());
-        for (h, (own, tokens)) in heads.enumerate() {
-            let n = n_coded(own, first_row + tokens.sizes.len());
+        for (h, (own, head_tokens)) in heads.enumerate() {
+            let n = n_coded(own, first_row + head_tokens.sizes.len());
             let before = self.n_clusters[h].min(n);
             self.unchanged[h] = self.unchanged[h].min(n);
             self.staging.clear();
-            let codes: &[i8] = bytemuck::cast_slice(&tokens.centroids);
+            let all: &[i8] = bytemuck::cast_slice(&head_tokens.centroids);
             for cluster in before..n {
                 let first = own.starts[cluster] as usize - first_row;
                 let rows = first..first + own.sizes[cluster] as usize;
-                self.push(&codes[rows.start * self.rank..rows.end * self.rank]);
+                let codes = &all[rows.start * self.rank..rows.end * self.rank];
+                halfway_bounds(codes, &mut self.sums, &mut self.staging);
             }
             let (at, width) = (h * self.capacity + before, 2 * self.rank);
             let to = ViewMut::part(&mut self.bounds, at * width, (n - before) * width);
             backend.write(to, bytemuck::cast_slice(&self.staging))?;
             self.n_clusters[h] = n;
+            if let Some(parts) = &mut self.parts {
+                let coded = Coded { unchanged: before, n, first_row };
+                parts.follow(backend, h, (clusters, tokens), coded)?;
+            }
         }
         Ok(())
-    }
-
-    /// The bounds of one cluster, whose tokens have these codes.
-    fn push(&mut self, codes: &[i8]) {
-        let (first, n) = (self.staging.len(), codes.len() / self.rank.max(1));
-        // A cluster without a token is never taken.
-        let any = codes.get(..self.rank).unwrap_or_default();
-        self.staging.extend_from_slice(any);
-        self.staging.extend_from_slice(any);
-        self.staging.resize(first + 2 * self.rank, 0);
-        let (most, least) = self.staging[first..].split_at_mut(self.rank);
-        self.sums.fill(0);
-        for row in codes.chunks_exact(self.rank.max(1)) {
-            most.iter_mut().zip(row).for_each(|(most, x)| *most = (*most).max(*x));
-            least.iter_mut().zip(row).for_each(|(least, x)| *least = (*least).min(*x));
-            self.sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += i32::from(*x));
-        }
-        for ((most, least), sum) in most.iter_mut().zip(least).zip(&self.sums) {
-            let mean = *sum as f32 / n.max(1) as f32;
-            *most = halfway(mean, *most);
-            *least = halfway(mean, *least);
-        }
     }
 
     /// The same bounds, to be changed without these. Where kernels read no memory that both can
@@ -113,6 +109,7 @@ impl<B: Backend> ClusterBounds<B> {
             Some(bounds) => (bounds, self.n_clusters.clone()),
             None => (backend.alloc(DType::I8, self.bounds.len(), LABEL)?, all),
         };
+        let parts = self.parts.as_ref().map(|parts| parts.fork(backend)).transpose()?;
         let unchanged = n_clusters.clone();
         let (capacity, rank) = (self.capacity, self.rank);
         Ok(Self {
@@ -123,6 +120,7 @@ impl<B: Backend> ClusterBounds<B> {
             rank,
             staging: Vec::with_capacity(self.staging.capacity()),
             sums: vec![0; rank],
+            parts,
         })
     }
 
@@ -138,6 +136,9 @@ impl<B: Backend> ClusterBounds<B> {
         self.bounds = backend.alloc(DType::I8, self.bounds.len(), LABEL)?;
         self.n_clusters.fill(0);
         self.unchanged.fill(0);
+        if let Some(parts) = &mut self.parts {
+            parts.restore(backend)?;
+        }
         Ok(())
     }
 
@@ -146,18 +147,19 @@ impl<B: Backend> ClusterBounds<B> {
         View::all(&self.bounds)
     }
 
+    /// Parts of the groups that clusters are in.
+    pub fn parts(&self) -> Option<&ClusterParts<B>> {
+        self.parts.as_ref()
+    }
+
     /// Bytes on the device.
     pub fn device_bytes(&self) -> u64 {
-        self.bounds.size_bytes()
+        let parts = self.parts.as_ref().map_or(0, ClusterParts::device_bytes);
+        self.bounds.size_bytes() + parts
     }
 }
 
 const LABEL: &str = "bounds of clusters";
-
-/// The code between a mean and an extreme.
-fn halfway(mean: f32, extreme: i8) -> i8 {
-    (0.5 * (mean + f32::from(extreme))).round_ties_even() as i8
-}
 
 /// Clusters whose rows all lie before row `end`.
 fn n_coded(clusters: &HeadIndex, end: usize) -> usize {
@@ -273,34 +275,5 @@ mod tests {
         assert_eq!((bounds.n_clusters.clone(), fresh.allocations()), (vec![0, 0], 1));
         bounds.follow(&fresh, &index, &codes, FIRST).unwrap();
         assert_eq!(of_head(&fresh, &bounds, 1, 1), ALL_OF_HEAD_1[..1]);
-    }
-
-    /// What a cluster scores lies halfway between its mean and the most that its codes allow, but
-    /// for the rounding.
-    #[test]
-    fn clusters_score_between_their_mean_and_what_bounds_score() {
-        let mut rng = longview_core::SplitMix64::new(5);
-        let mut bounds = ClusterBounds::new(&R::new(), 1, 1, 8).unwrap();
-        for _ in 0..200 {
-            let n = 1 + rng.below(16);
-            let codes: Vec<i8> = (0..8 * n).map(|_| (rng.next_normal() * 40.0) as i8).collect();
-            bounds.staging.clear();
-            bounds.push(&codes);
-            let q: Vec<f32> = (0..8).map(|_| rng.next_normal()).collect();
-            let of = |pick: fn(f32, f32) -> f32, i: usize| {
-                let factor = codes.chunks_exact(8).map(|row| f32::from(row[i]));
-                factor.reduce(pick).unwrap()
-            };
-            let score = |most: &dyn Fn(usize) -> f32, least: &dyn Fn(usize) -> f32| -> f32 {
-                (0..8).map(|i| q[i].max(0.0) * most(i) + q[i].min(0.0) * least(i)).sum()
-            };
-            let mean = |i| of(|a, b| a + b, i) / n as f32;
-            let highest = score(&|i| of(f32::max, i), &|i| of(f32::min, i));
-            let halfway = 0.5 * (highest + score(&mean, &mean));
-            let (most, least) = bounds.staging.split_at(8);
-            let own = score(&|i| f32::from(most[i]), &|i| f32::from(least[i]));
-            let rounding = 0.5 * q.iter().map(|x| x.abs()).sum::<f32>();
-            assert!((own - halfway).abs() <= rounding + 1e-3, "{own} and {halfway}");
-        }
     }
 }

@@ -11,6 +11,10 @@ use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, ViewMut};
 /// Clusters of a group. At a million tokens in clusters of 16, a head has 2,048 groups.
 pub(crate) const GROUP_CLUSTERS: usize = 32;
 
+/// Clusters of a part of a group. The embedded model at 32K (24 facts, B = 256) needs a quarter of
+/// all clusters scored with parts of 4 or 8, and more with 16 or 32; these read the fewest bytes.
+pub(crate) const PART_CLUSTERS: usize = 8;
+
 /// Steps of the power iteration that looks for the direction to split along: it need not converge.
 const POWER_STEPS: usize = 4;
 
@@ -178,10 +182,18 @@ pub(crate) fn group_bytes(
 
 /// Puts `ids`, rows of `centroids` of `width` numbers each, into an order in which every
 /// [`GROUP_CLUSTERS`] neighbours are alike: halves along the direction in which they differ most,
-/// halves of these, and so on. Every group but the last is full.
+/// halves of these, and so on. Every group but the last is full, and so are its parts.
 pub(crate) fn in_groups(ids: &mut [u32], centroids: &[f32], width: usize) {
-    let n_groups = ids.len().div_ceil(GROUP_CLUSTERS);
+    halve(ids, centroids, width, GROUP_CLUSTERS);
+}
+
+/// Puts `ids` into an order in which every `unit` neighbours are alike, and the parts of these.
+fn halve(ids: &mut [u32], centroids: &[f32], width: usize, unit: usize) {
+    let n_groups = ids.len().div_ceil(unit);
     if n_groups < 2 {
+        if unit > PART_CLUSTERS {
+            halve(ids, centroids, width, PART_CLUSTERS);
+        }
         return;
     }
     let row = |id: u32| &centroids[id as usize * width..][..width];
@@ -189,9 +201,9 @@ pub(crate) fn in_groups(ids: &mut [u32], centroids: &[f32], width: usize) {
     let mut keyed: Vec<(f32, u32)> = ids.iter().map(|id| (dot(row(*id), &axis), *id)).collect();
     keyed.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     ids.iter_mut().zip(keyed).for_each(|(id, (_, sorted))| *id = sorted);
-    let (low, high) = ids.split_at_mut(n_groups / 2 * GROUP_CLUSTERS);
-    in_groups(low, centroids, width);
-    in_groups(high, centroids, width);
+    let (low, high) = ids.split_at_mut(n_groups / 2 * unit);
+    halve(low, centroids, width, unit);
+    halve(high, centroids, width, unit);
 }
 
 /// About the first principal component of rows, by power iteration; zeros where all are alike.

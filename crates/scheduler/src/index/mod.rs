@@ -3,6 +3,8 @@
 
 mod cluster_bounds;
 mod cluster_groups;
+mod cluster_parts;
+mod halfway;
 mod importance;
 mod job_queue;
 mod kmeans_job;
@@ -19,7 +21,8 @@ mod records;
 mod testing;
 
 pub(crate) use cluster_bounds::ClusterBounds;
-pub(crate) use cluster_groups::{GROUP_CLUSTERS, HeadGroups, group_bytes};
+pub(crate) use cluster_groups::{GROUP_CLUSTERS, HeadGroups, PART_CLUSTERS, group_bytes};
+pub(crate) use cluster_parts::{ClusterParts, part_bytes};
 pub(crate) use importance::{AddedQueries, RecordedQueries};
 pub use kmeans_job::{ClusterJob, ClusterTask, HeadClusters, TaskKind};
 pub use kmeans_worker::ClusterWorker;

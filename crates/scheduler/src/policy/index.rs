@@ -121,6 +121,9 @@ pub struct TwoStage {
     /// The best of them are compared again by their keys, where kernels reach these: so many times
     /// those that are recalled; 0 for none.
     pub rerank: usize,
+    /// Clusters that are scored, where groups of them have parts to choose them by; all where there
+    /// are few more.
+    pub scored: usize,
 }
 
 /// What a prompt's end narrows the selection of blocks to.
@@ -345,7 +348,7 @@ mod tests {
     }
 
     fn two_stages() -> Index {
-        index(clusters(Some(TwoStage { times: 2, tokens: TOKENS, rerank: 0 })))
+        index(clusters(Some(TwoStage { times: 2, tokens: TOKENS, rerank: 0, scored: usize::MAX })))
     }
 
     fn adapting() -> Index {
@@ -361,7 +364,7 @@ mod tests {
         assert!(two_stages().needs_host_choice() && adapting().needs_host_choice());
         assert!(!two_stages().allows_speculation() && !adapting().allows_speculation());
         assert!(adapting().adapts() && !two_stages().adapts());
-        let stage = TwoStage { times: 2, tokens: TOKENS, rerank: 0 };
+        let stage = TwoStage { times: 2, tokens: TOKENS, rerank: 0, scored: usize::MAX };
         assert_eq!([two_stages().two_stage(), adapting().two_stage()], [Some(stage), None]);
     }
 

@@ -24,13 +24,21 @@ use super::small_budget::AlwaysAttended;
 /// The last tokens that LRQK always attends, where the budget has room for them.
 const LRQK_LITE_TOKENS: usize = 64;
 
+/// Tokens of a cluster, on average.
+const CLUSTER_TOKENS: usize = 16;
+
 /// Tokens in the clusters that Longview opens up to a context of [`LONGVIEW_SHORT`], and the least
 /// and most multiples of its budget that these are: a small budget needs more of them to find its
-/// tokens. In longer contexts they grow with it, because among more clusters more score above that
-/// of a token that is looked for.
+/// tokens. In longer contexts they grow with its root: among more clusters more score above that of
+/// a token that is looked for, but facts need an eighth of this.
 const LONGVIEW_OPENS: usize = 2048;
 const LONGVIEW_TIMES: [usize; 2] = [4, 16];
 const LONGVIEW_SHORT: usize = 32_768;
+
+/// Clusters that Longview scores at least, and the share of all that these are in long contexts:
+/// with an eighth instead of a fourth, facts are lost.
+const LONGVIEW_SCORES: usize = 2048;
+const LONGVIEW_SCORED: usize = 4;
 
 /// Tokens up to which Longview attends to everything where rows lie, if nothing else is said.
 /// Measured with SmolLM2 in Q4_1, whose other work is little: its search takes longer up to here.
@@ -119,7 +127,7 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
     let sinks = options.sinks.unwrap_or(16.min(budget / 8));
     let recent = options.recent.unwrap_or(64.min(budget / 4));
     let window = options.window.unwrap_or(320.min(budget / 4).max(1));
-    let cluster_tokens = options.cluster_tokens.unwrap_or(16);
+    let cluster_tokens = options.cluster_tokens.unwrap_or(CLUSTER_TOKENS);
     let window_clusters = options.window_clusters.unwrap_or(window.div_ceil(cluster_tokens));
     if window_clusters > window {
         return Err(PolicyError::WindowClusters { clusters: window_clusters, window });
@@ -186,10 +194,10 @@ fn two_stage(
     let is_longview = options.preset == Preset::Longview;
     let default = if is_longview {
         let [least, most] = LONGVIEW_TIMES;
-        // In 64 bits: the product exceeds a word of 32.
-        let long = context.max(LONGVIEW_SHORT) as u64;
-        let in_proportion = |n: usize| (n as u64 * long / LONGVIEW_SHORT as u64) as usize;
-        (in_proportion(LONGVIEW_OPENS) / budget).clamp(least, in_proportion(most))
+        // Of whole numbers, so that it is the same everywhere; in 64 bits.
+        let long = (context.max(LONGVIEW_SHORT) as u64 * (1 << 16) / LONGVIEW_SHORT as u64).isqrt();
+        let grown = |n: usize| ((n as u64 * long) >> 8) as usize;
+        (grown(LONGVIEW_OPENS) / budget).clamp(least, grown(most))
     } else {
         1
     };
@@ -230,7 +238,13 @@ fn two_stage(
     };
     let tokens = TokenConfig { projection, rank: Rank::Given(rank), adapts: false };
     let rerank = options.rerank.unwrap_or(rerank);
-    Ok(Some(TwoStage { times, tokens, rerank }))
+    let cluster_tokens = options.cluster_tokens.unwrap_or(CLUSTER_TOKENS);
+    let scored = if is_longview {
+        (context / cluster_tokens / LONGVIEW_SCORED).max(LONGVIEW_SCORES)
+    } else {
+        usize::MAX
+    };
+    Ok(Some(TwoStage { times, tokens, rerank, scored }))
 }
 
 /// Quest, InfLLM, KTransformers.

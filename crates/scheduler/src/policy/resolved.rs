@@ -1,6 +1,7 @@
 //! A validated policy, and what follows from its three values together.
 
 use longview_core::LayerId;
+use longview_ops::Pooling;
 
 use super::budget::Budget;
 use super::index::{Index, LocalWindow};
@@ -186,6 +187,21 @@ impl Policy {
         let two_stage = self.index.and_then(|index| index.two_stage());
         let times = two_stage.map_or(0, |two_stage| two_stage.times);
         times.saturating_mul(self.most_attended()).min(context)
+    }
+
+    /// Most parts of `of` clusters each by which a KV head may choose the clusters that it scores;
+    /// 0 where it scores all.
+    pub fn most_parts(&self, context: usize, of: usize) -> usize {
+        let Some(index) = self.index.filter(|_| self.residual == Residual::Groups) else {
+            return 0;
+        };
+        // Clusters of a list have no weights.
+        let is_weighted = index.pooling as u32 > Pooling::MaxSoftmax as u32;
+        let scored = index.two_stage().map_or(usize::MAX, |two_stage| two_stage.scored);
+        if is_weighted || index.max_units(context) <= scored {
+            return 0;
+        }
+        index.max_groups(context, of)
     }
 
     /// Rows of the device cache of one KV head: what R steps, or the one under way, may select, and

@@ -77,8 +77,8 @@ impl Policy {
             (
                 "refine",
                 some(index.and_then(|index| index.two_stage()), |two_stage| {
-                    // Whether keys are compared again changes nothing that is kept.
-                    let TwoStage { times, tokens, rerank: _ } = two_stage;
+                    // What is compared again, or first, changes nothing that is kept.
+                    let TwoStage { times, tokens, rerank: _, scored: _ } = two_stage;
                     format!("{times} {}", tokens_text(tokens))
                 }),
             ),

@@ -497,7 +497,7 @@ mod tests {
         };
         let Some(index) = policy(20).index else { unreachable!("the tests' policy has clusters") };
         let IndexKind::Clusters(clusters) = index.kind else { unreachable!("clusters") };
-        let two_stage = Some(TwoStage { times: 2, tokens, rerank: 0 });
+        let two_stage = Some(TwoStage { times: 2, tokens, rerank: 0, scored: usize::MAX });
         let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
         policy_of(kind, longview_ops::Pooling::SumSoftmax, 20)
     }

@@ -1,5 +1,6 @@
 //! Two-stage selection: clusters are opened for more tokens than a step attends, and of the tokens
-//! in them those are attended that score best one by one, in a space of few dimensions.
+//! in them those are attended that score best one by one, in a space of few dimensions. Of many
+//! clusters those are scored that are in the best parts of groups.
 //!
 //! The second stage is an index of tokens ([`crate::policy::TokenConfig`]) whose landmarks lie in
 //! the order of the rows: those of an opened cluster are a run. They are scored where they lie, by
@@ -8,11 +9,12 @@
 
 use longview_core::DType;
 use longview_ops::{
-    Backend, OpResult, Opened, Pooling, Rerank, SearchLevel, SearchTokens, SearchTokensParams,
-    View, ViewMut,
+    Backend, OpResult, Opened, Pooling, Rerank, SearchGroups, SearchLevel, SearchTokens,
+    SearchTokensParams, View, ViewMut,
 };
 
 use super::search::Searched;
+use crate::index::{ClusterParts, LayerIndex, PART_CLUSTERS};
 use crate::layout::{KvShape, Query};
 use crate::policy::{Policy, TwoStage};
 use crate::store::UploadCache;
@@ -36,6 +38,22 @@ pub(crate) struct TokenStage<B: Backend> {
     candidates: usize,
     width: usize,
     reranked: Option<Reranked<B>>,
+    parts: Option<PartStage<B>>,
+}
+
+/// Buffers of the parts of groups whose clusters alone are scored, and of these clusters.
+struct PartStage<B: Backend> {
+    /// U32 `[Hkv, most]`.
+    parts: B::Buffer,
+    takes: B::Buffer,
+    n_parts: B::Buffer,
+    /// How many clusters each head scores.
+    budgets: UploadCache<B>,
+    /// U32 `[Hkv, scored]`.
+    clusters: B::Buffer,
+    n_clusters: B::Buffer,
+    most: usize,
+    scored: usize,
 }
 
 /// Buffers of the tokens that are scored again by their keys.
@@ -55,7 +73,8 @@ struct Reranked<B: Backend> {
 pub(crate) fn token_stage_bytes(shape: &KvShape, policy: &Policy, two_stage: TwoStage) -> u64 {
     let sizes = Sizes::of(shape, policy, two_stage);
     let reranked = if sizes.reranked > 0 { 2 * sizes.reranked + 2 } else { 0 };
-    let lists = 2 * sizes.max_selected + sizes.candidates + 3 + reranked;
+    let parts = sizes.parts.map_or(0, |[most, scored]| 2 * most + scored + 3);
+    let lists = 2 * sizes.max_selected + sizes.candidates + 3 + reranked + parts;
     (4 * (shape.n_kv_heads * lists + shape.n_q_heads * 3 * sizes.width)) as u64
 }
 
@@ -65,6 +84,8 @@ struct Sizes {
     width: usize,
     /// Tokens that are scored again.
     reranked: usize,
+    /// Most parts that are chosen, and the clusters that are scored then.
+    parts: Option<[usize; 2]>,
 }
 
 impl Sizes {
@@ -73,7 +94,11 @@ impl Sizes {
         let width = two_stage.tokens.rank.most(shape.head_dim);
         let max_selected = candidates.min(policy.max_units(shape.capacity));
         let reranked = two_stage.rerank.saturating_mul(policy.most_attended()).min(candidates);
-        Self { max_selected, candidates, width, reranked }
+        let parts = match policy.most_parts(shape.capacity, PART_CLUSTERS) {
+            0 => None,
+            parts => Some([parts.min(two_stage.scored), two_stage.scored]),
+        };
+        Self { max_selected, candidates, width, reranked, parts }
     }
 }
 
@@ -101,6 +126,59 @@ impl<B: Backend> Reranked<B> {
     }
 }
 
+impl<B: Backend> PartStage<B> {
+    /// Room for `most` parts a head, and `scored` clusters.
+    fn new(backend: &B, n_kv_heads: usize, [most, scored]: [usize; 2]) -> OpResult<Self> {
+        let ints = |len: usize| backend.alloc(DType::U32, n_kv_heads * len, "parts of groups");
+        let mut budgets = UploadCache::new(backend, 1, n_kv_heads, "budgets")?;
+        budgets.put(backend, 0, &vec![scored as u32; n_kv_heads])?;
+        Ok(Self {
+            parts: ints(most)?,
+            takes: ints(most)?,
+            n_parts: ints(1)?,
+            budgets,
+            clusters: ints(scored)?,
+            n_clusters: ints(1)?,
+            most,
+            scored,
+        })
+    }
+
+    /// The parts by which clusters are chosen; `None` where that scores no less than all clusters.
+    fn groups<'a>(
+        &'a mut self,
+        clusters: &LayerIndex<B>,
+        parts: &'a ClusterParts<B>,
+    ) -> Option<SearchGroups<'a, B>> {
+        let n_heads = clusters.heads().len();
+        let all: usize = (0..n_heads).map(|head| clusters.n_used(head)).sum();
+        let fewer: usize = (0..n_heads).map(|head| parts.n_used(head) + self.scored).sum();
+        if fewer >= all {
+            return None;
+        }
+        Some(SearchGroups {
+            level: SearchLevel {
+                centroids: parts.bounds(),
+                sizes: parts.sizes(),
+                n: parts.n_parts(),
+                budgets: self.budgets.all(),
+                stride: parts.capacity() as u32,
+                max_selected: self.most as u32,
+                chosen: ViewMut::all(&mut self.parts),
+                takes: ViewMut::all(&mut self.takes),
+                n_chosen: ViewMut::all(&mut self.n_parts),
+            },
+            opened: Opened {
+                starts: parts.starts(),
+                first_row: 0,
+                stride: self.scored as u32,
+                rows: ViewMut::all(&mut self.clusters),
+                n_rows: ViewMut::all(&mut self.n_clusters),
+            },
+        })
+    }
+}
+
 impl<B: Backend> TokenStage<B> {
     /// For sequences of `shape` under `policy`.
     pub fn new(
@@ -109,7 +187,7 @@ impl<B: Backend> TokenStage<B> {
         policy: &Policy,
         two_stage: TwoStage,
     ) -> OpResult<Self> {
-        let Sizes { max_selected, candidates, width, reranked } =
+        let Sizes { max_selected, candidates, width, reranked, parts } =
             Sizes::of(shape, policy, two_stage);
         let h = shape.n_kv_heads;
         let ints = |len: usize| backend.alloc(DType::U32, h * len, "opened clusters");
@@ -131,6 +209,7 @@ impl<B: Backend> TokenStage<B> {
                 0 => None,
                 most => Some(Reranked::new(backend, h, two_stage.rerank, most)?),
             },
+            parts: parts.map(|parts| PartStage::new(backend, h, parts)).transpose()?,
         })
     }
 
@@ -170,6 +249,10 @@ impl<B: Backend> TokenStage<B> {
             }
             None => None,
         };
+        let groups = match (&mut self.parts, bounds.parts()) {
+            (Some(stage), Some(parts)) => stage.groups(index, parts),
+            _ => None,
+        };
         let pooling = policy.index.map_or(Pooling::SumSoftmax, |index| index.pooling);
         // All tokens weigh the same.
         let token_pooling = match pooling {
@@ -190,6 +273,7 @@ impl<B: Backend> TokenStage<B> {
                 token_pooling: token_pooling as u32,
             },
             q: query.q,
+            groups,
             clusters: SearchLevel {
                 centroids: bounds.all(),
                 sizes: index.sizes(),
@@ -246,6 +330,9 @@ pub(crate) struct Choice<'a, B: Backend> {
 }
 
 #[cfg(test)]
+mod parts;
+
+#[cfg(test)]
 mod tests {
     use longview_core::SplitMix64;
     use longview_ops::{DeviceBuffer, KvView};
@@ -257,13 +344,13 @@ mod tests {
     use crate::recall::selector::Selector;
     use crate::recall::testing::*;
 
-    fn two_stage(times: usize) -> TwoStage {
+    pub(super) fn two_stage(times: usize) -> TwoStage {
         let tokens = TokenConfig {
             projection: Projection::PrincipalKeys,
             rank: Rank::Given(Some(2)),
             adapts: false,
         };
-        TwoStage { times, tokens, rerank: 0 }
+        TwoStage { times, tokens, rerank: 0, scored: usize::MAX }
     }
 
     /// Clusters in two stages, of which each head recalls up to `tokens`.
@@ -296,10 +383,10 @@ mod tests {
     }
 
     /// What 1 stands for in codes.
-    const UNIT: f32 = 0.1;
+    pub(super) const UNIT: f32 = 0.1;
 
     /// A key or query in its head's space.
-    fn project(w: &[f32], x: &[f32]) -> [f32; 2] {
+    pub(super) fn project(w: &[f32], x: &[f32]) -> [f32; 2] {
         [0, 1].map(|r| x.iter().enumerate().map(|(c, x)| x * w[c * 2 + r]).sum())
     }
 
@@ -438,7 +525,10 @@ mod tests {
     }
 
     /// Keys by the sum of a group's softmaxes over them.
-    fn ranked<'a>(group: impl Iterator<Item = &'a [f32]>, keys: &[&[f32]]) -> Vec<usize> {
+    pub(super) fn ranked<'a>(
+        group: impl Iterator<Item = &'a [f32]>,
+        keys: &[&[f32]],
+    ) -> Vec<usize> {
         let mut sums = vec![0.0; keys.len()];
         for q in group {
             let terms: Vec<f64> = keys.iter().map(|k| (0.5 * dot(q, k)).exp()).collect();

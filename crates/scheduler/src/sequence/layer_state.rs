@@ -6,7 +6,7 @@ use longview_ops::{Backend, DeviceBuffer, KvView, OpResult};
 use super::coded_slots::Slots;
 use crate::eviction::Kept;
 use crate::index::{
-    ClusterBounds, GROUP_CLUSTERS, LayerIndex, LayerProjection, PromptKeys, Recorded,
+    ClusterBounds, GROUP_CLUSTERS, LayerIndex, LayerProjection, PART_CLUSTERS, PromptKeys, Recorded,
 };
 use crate::layout::{HostRows, KvShape, LayerMode, Segments, SelectionId};
 use crate::policy::{INDEX_SEGMENT, Index, IndexKind, Policy, Residency, Residual};
@@ -168,7 +168,12 @@ impl<B: Backend> Recall<B> {
                 let batches = index.max_batches(shape.capacity) + shape.capacity / INDEX_SEGMENT;
                 let tokens = LayerIndex::of_codes(backend, shape, rank, shape.capacity, batches)?;
                 let (heads, clusters) = (shape.n_kv_heads, units.capacity());
-                (Some(tokens), Some(ClusterBounds::new(backend, heads, clusters, rank)?))
+                let bounds = ClusterBounds::new(backend, heads, clusters, rank)?;
+                let bounds = match policy.most_parts(shape.capacity, PART_CLUSTERS) {
+                    0 => bounds,
+                    parts => bounds.with_parts(backend, parts)?,
+                };
+                (Some(tokens), Some(bounds))
             }
             None => (None, None),
         };

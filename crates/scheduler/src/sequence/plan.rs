@@ -10,7 +10,7 @@ use super::layer_state::keeps_prompt_keys;
 use super::options::{Placement, SequenceOptions};
 use super::sparse_means;
 use crate::eviction::sink_rotation_bytes;
-use crate::index::{GROUP_CLUSTERS, PromptKeys, group_bytes};
+use crate::index::{GROUP_CLUSTERS, PART_CLUSTERS, PromptKeys, group_bytes, part_bytes};
 use crate::layout::{HostRows, KvShape, LayerMode, Segments};
 use crate::policy::{INDEX_SEGMENT, IndexKind, Policy, Residual};
 use crate::recall::{residual_bytes, sampled_bytes, token_stage_bytes};
@@ -214,6 +214,13 @@ impl KvPlan {
             // Two codes of each factor describe a cluster.
             let bounds = clusters * 2 * token;
             self.index_bytes += (shape.n_kv_heads * (per_head + bounds)) as u64;
+            let parts = policy.most_parts(shape.capacity, PART_CLUSTERS);
+            if parts > 0 {
+                let rank = two_stage.tokens.rank.most(shape.head_dim);
+                let bytes = part_bytes(shape.n_kv_heads, parts, rank) as u64;
+                self.index_bytes += bytes;
+                self.host_index_bytes += bytes;
+            }
             // The cluster of each token, where means stand for the others.
             let owner = if policy.residual.has_means() { word } else { 0 };
             self.host_index_bytes +=

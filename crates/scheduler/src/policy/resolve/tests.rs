@@ -366,7 +366,7 @@ fn two_stages_take_no_option_that_speaks_of_whole_clusters() {
     let projection = Projection::Lrqk { iterations: 2, init, order, seed: 5 };
     let rank = Rank::Given(Some(8));
     let tokens = TokenConfig { projection, rank, adapts: false };
-    assert_eq!(stage, TwoStage { times: 2, tokens, rerank: 0 });
+    assert_eq!(stage, TwoStage { times: 2, tokens, rerank: 0, scored: usize::MAX });
     assert!(of(&[("rerank", "4")]).is_err(), "without a second stage");
     assert!(of(&[("rank", "8")]).is_err() && of(&[("two-stage", "2"), ("rank", "7")]).is_err());
     assert!(of(&[("two-stage", "2"), ("residual", "means")]).is_ok());
@@ -416,7 +416,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
     let (projection, rank) = (Projection::ShrunkFactors, Rank::Given(Some(32)));
     let tokens = TokenConfig { projection, rank, adapts: false };
     let two_stage = policy.index.unwrap().two_stage();
-    assert_eq!(two_stage, Some(TwoStage { times: 4, tokens, rerank: 2 }));
+    assert_eq!(two_stage, Some(TwoStage { times: 4, tokens, rerank: 2, scored: 2048 }));
     assert_eq!((policy.residual, policy.dense_layers), (Residual::Groups, 0));
     let clusterkv =
         Policy::resolve(&PolicyOptions::new(Preset::Clusterkv).with_budget(512), 32768).unwrap();
@@ -435,8 +435,14 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         let policy = Policy::resolve(&options, context).unwrap();
         policy.index.unwrap().two_stage().unwrap().times
     };
-    assert_eq!([1024, 32_768, 65_536, 131_072].map(|n| times(n, 512)), [4, 4, 8, 16]);
-    assert_eq!([1024, 32_768, 131_072, 1 << 30].map(|n| times(n, 64)), [16, 16, 64, 524_288]);
+    assert_eq!([1024, 32_768, 65_536, 131_072].map(|n| times(n, 512)), [4, 4, 5, 8]);
+    assert_eq!([1024, 32_768, 131_072, 1 << 30].map(|n| times(n, 64)), [16, 16, 32, 2896]);
+    let scored = |context| {
+        let options = PolicyOptions::new(Preset::Longview).with_budget(512);
+        let policy = Policy::resolve(&options, context).unwrap();
+        policy.index.unwrap().two_stage().unwrap().scored
+    };
+    assert_eq!([1024, 131_072, 262_144, 1 << 20].map(scored), [2048, 2048, 4096, 16_384]);
     let segment = |context| {
         let options = PolicyOptions::new(Preset::Longview).with_budget(512);
         Policy::resolve(&options, context).unwrap().index.unwrap().segment
