@@ -12,6 +12,7 @@ mod fork;
 mod indexing;
 mod inspection;
 mod kept_layers;
+mod known_tokens;
 mod kv_sequence;
 mod layer_state;
 mod options;
@@ -31,6 +32,7 @@ mod sparse;
 mod sparse_means;
 mod step;
 mod token_index;
+mod token_order;
 mod two_forms;
 
 pub use drafted::check_draft;
