@@ -1,6 +1,6 @@
-//! A prompt says the same whether it was read at once, behind a part of it that was read before, from
-//! a file, behind an answer that the model itself gave, or in chunks of another length: logits and
-//! tokens are compared bit for bit.
+//! A prompt says the same whether it was read at once, behind a part of it that was read before,
+//! from a file, behind an answer that the model itself gave, or in chunks of another length: logits
+//! are compared bit for bit.
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -43,9 +43,10 @@ impl Progress {
 impl<B: Backend> Engine<B> {
     /// Computes a prompt, or a further part of one, with exact attention. `progress` is called
     /// after each chunk and may break off: what is computed is kept, and `Ok(false)` says that the
-    /// rest is missing. What was generated before it through a policy that leaves tokens out is read
-    /// again first, as the beginning of this part of the prompt. A cancelled call ends so too, also where all is computed and the index is
-    /// not: the next call that needs it makes it.
+    /// rest is missing. What was generated before it through a policy that leaves tokens out is
+    /// read again first, as the beginning of this part of the prompt; where that is broken off, the
+    /// session has less of it than before. A cancelled call ends so too, also where all is computed
+    /// and the index is not: the next call that needs it makes it.
     pub async fn prefill(
         &mut self,
         session: &mut Session<B>,

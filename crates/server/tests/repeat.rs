@@ -47,8 +47,8 @@ fn the_length_of_chunks_changes_no_bit() {
     }
 }
 
-/// A model that answers under `preset`, with segments of 256 tokens where it has any, so that several
-/// of them end in a prompt.
+/// A model that answers under `preset`, with segments of 256 tokens where it has any, so that
+/// several of them end in a prompt.
 fn serve_policy(preset: &str) -> Served {
     let options = ServerOptions { n_slots: 8, ..ServerOptions::default() };
     let mut model = facts_of_model();

@@ -103,7 +103,8 @@ impl Chunk {
         if rest.len == 0 {
             return Ok(());
         }
-        if sequence.layers[self.layer].permuted_to > 0 {
+        // First tokens stay where they are.
+        if sequence.layers[self.layer].permuted_to > sequence.policy.sinks {
             return Ok(rest.attend_in_token_order(sequence, scratch, t)?);
         }
         let (n, shape) = (sequence.n_tokens, &sequence.shape);

@@ -222,7 +222,7 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// Whether the index of every layer is the one that its prompt would have that was read at once.
+    /// Whether the index of every layer is the one that its prompt has when it is read at once.
     pub(super) fn has_runs_of_prompt(&self) -> bool {
         let Some(index) = self.policy.index else { return true };
         let end = self.index_end(&index);

@@ -326,7 +326,7 @@ mod tests {
     fn a_prompt_that_is_cut_or_goes_on_has_the_index_of_one_that_was_read_at_once() {
         let indexes = |sequence: &TestSequence| {
             let index = |layer: &Layer<ReferenceBackend>| layer.recall().unwrap().index.record();
-            let one = |layer| (index(layer), layer.positions.clone(), layer.permuted_to);
+            let one = |layer| (index(layer), layer.positions.clone());
             sequence.layers.iter().map(one).collect::<Vec<_>>()
         };
         for n in 1..=24 {

@@ -4,7 +4,7 @@ use longview_core::DType;
 use longview_ops::{Backend, OpResult, View};
 
 use super::options::Placement;
-use super::token_order::OrderedRows;
+use super::ordered_rows::OrderedRows;
 use crate::layout::KvShape;
 use crate::store::UploadCache;
 

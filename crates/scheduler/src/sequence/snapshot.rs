@@ -170,6 +170,20 @@ impl<B: Backend> Sequence<B> {
         })
     }
 
+    /// [`Sequence::recorded`] in the middle of a prompt: its last queries are yet to come, those of
+    /// a prompt before it are of no use any more, and all that was read counts.
+    pub(crate) async fn recorded_so_far(
+        &self,
+        layer: LayerId,
+    ) -> Result<RecordedRecord, SchedulerError> {
+        let mut record = self.recorded(layer).await?;
+        if self.known.is_prompt(record.last_end + 1) {
+            record.last_end = self.known.n_read();
+            record.last_queries.clear();
+        }
+        Ok(record)
+    }
+
     /// `indexed` makes the record of an index.
     async fn state(
         &self,

@@ -4,9 +4,9 @@
 //! prompts part, a session that ends there is kept as well (a trunk): the next prompt that begins
 //! so goes on from it and indexes nothing again.
 //!
-//! What a request says does not depend on what was known: of an answer no token is gone on from that
-//! was computed through a policy, and of a prompt none whose statistics are not those of its beginning
-//! ([`longview_scheduler::Sequence::known`]).
+//! What a request says does not depend on what was known: of an answer no token is gone on from
+//! that was computed through a policy, and of a prompt none whose statistics are not those of its
+//! beginning ([`longview_scheduler::Sequence::known`]).
 //!
 //! What was read sparsely serves nobody who asks for exact, nor the other way round: an answer does
 //! not depend on what others asked for.
@@ -114,6 +114,13 @@ impl<B: Backend> Kept<B> {
             Some((n_common, _, i)) if n_common > 0 => (Some(i), n_common),
             _ => (None, 0),
         }
+    }
+
+    /// Most tokens that a session of the job's scope has in common with its prompt, whether the
+    /// prompt goes on from all of them or not.
+    pub(super) fn most_common(&self, job: &Job) -> usize {
+        let own = self.entries.iter().filter(|entry| entry.is_of(job.scope, job.how.prefill));
+        own.map(|entry| common_prefix(entry.session.tokens(), &job.ids)).max().unwrap_or(0)
     }
 
     /// A session that goes on from the first `n_known` tokens of entry `i`.
