@@ -288,8 +288,82 @@ fn library(
     build.flags(["-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-variable"]);
     // For old devices some kernels are empty.
     build.flag("-Wno-unused-parameter");
-    build.flags(variant.flags).includes(includes).files(sources);
-    link(&build, folder.join("liblongview_kernels.so"))
+    build.flags(variant.flags).includes(includes);
+    let objects = objects(&build, &sources, includes, &folder)?;
+    link(&build, &objects, folder.join("liblongview_kernels.so"))
+}
+
+/// The objects of `sources`, in their order. Those whose text, with all that it includes, and whose
+/// call of the compiler are as they were when the object was made are not compiled again: all
+/// kernels take minutes, and most changes are in one file.
+fn objects(
+    build: &cc::Build,
+    sources: &[PathBuf],
+    includes: &[PathBuf],
+    folder: &Path,
+) -> Result<Vec<PathBuf>, Failure> {
+    let compiler = build.try_get_compiler()?;
+    let version = Command::new(compiler.path()).arg("--version").output()?.stdout;
+    // Not the command, which has all of cargo's variables, and another one in each call.
+    let call = format!("{:?} {:?}\n", compiler.path(), compiler.args());
+    let call = call + &String::from_utf8_lossy(&version);
+    let mut made = Vec::new();
+    for source in sources {
+        let mut text = call.clone();
+        add_with_includes(source, includes, &mut Vec::new(), &mut text)?;
+        let name = source.file_stem().unwrap_or_default().to_string_lossy();
+        let record = folder.join(format!("{name}.made-of"));
+        made.push((source, record, text));
+    }
+    // A record is the object's path in its first line, and what it was made of.
+    let known = |record: &Path, text: &str| {
+        let recorded = fs::read_to_string(record).ok()?;
+        let (object, of) = recorded.split_once('\n')?;
+        (of == text && Path::new(object).exists()).then(|| PathBuf::from(object))
+    };
+    let is_stale = |(_, record, text): &&(&PathBuf, PathBuf, String)| known(record, text).is_none();
+    let stale: Vec<_> = made.iter().filter(is_stale).collect();
+    let mut compile = build.clone();
+    compile.files(stale.iter().map(|(source, ..)| source));
+    stale.iter().try_for_each(|(_, record, _)| if_there(fs::remove_file(record)))?;
+    for (object, (_, record, text)) in compile.try_compile_intermediates()?.iter().zip(&stale) {
+        fs::write(record, format!("{}\n{text}", object.display()))?;
+    }
+    let object = |(source, record, text): &(&PathBuf, PathBuf, String)| {
+        known(record, text).ok_or_else(|| format!("{}: no object", source.display()).into())
+    };
+    made.iter().map(object).collect()
+}
+
+/// What was done to a file that need not exist.
+fn if_there(result: std::io::Result<()>) -> std::io::Result<()> {
+    match result {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Adds the text of a file and of all that it includes by a path in quotes, each file once.
+fn add_with_includes(
+    path: &Path,
+    includes: &[PathBuf],
+    seen: &mut Vec<PathBuf>,
+    text: &mut String,
+) -> Result<(), Failure> {
+    if seen.iter().any(|known| known == path) {
+        return Ok(());
+    }
+    seen.push(path.to_owned());
+    let own = fs::read_to_string(path)?;
+    *text += &own;
+    let included = |line: &str| {
+        let name = line.trim().strip_prefix("#include \"")?.strip_suffix('"')?.to_owned();
+        // A path of its own replaces the folder that it is joined to.
+        includes.iter().map(|folder| folder.join(&name)).find(|path| path.exists())
+    };
+    own.lines()
+        .filter_map(included)
+        .try_for_each(|path| add_with_includes(&path, includes, seen, text))
 }
 
 /// The stand-in of NVIDIA's driver library, in a folder that a loader can be told of.
@@ -300,15 +374,15 @@ fn stand_in_of_the_driver(source: &Path, out: &Path) -> Result<PathBuf, Failure>
     build.cpp(true).std("c++17").pic(true).debug(false).opt_level(1);
     build.cargo_metadata(false).warnings(true).out_dir(&folder);
     build.flag(FAST.flags[0]).file(source);
-    link(&build, folder.join("libcuda.so"))?;
+    let objects = build.try_compile_intermediates()?;
+    link(&build, &objects, folder.join("libcuda.so"))?;
     Ok(folder)
 }
 
-/// Compiles and links a shared library.
-fn link(build: &cc::Build, library: PathBuf) -> Result<PathBuf, Failure> {
-    let objects = build.try_compile_intermediates()?;
+/// Links a shared library.
+fn link(build: &cc::Build, objects: &[PathBuf], library: PathBuf) -> Result<PathBuf, Failure> {
     let mut link = build.try_get_compiler()?.to_command();
-    link.args(&objects).args(["-shared", "-o"]).arg(&library);
+    link.args(objects).args(["-shared", "-o"]).arg(&library);
     if link.status()?.success() {
         Ok(library)
     } else {

@@ -87,13 +87,15 @@ fn generate(engine: &mut Engine<Emulated>, session: &mut Session<Emulated>, n: u
     block_on(engine.generate(session, &params, &mut go_on)).expect("decode");
 }
 
-fn cost(n_layers: usize, preset: Preset, weights: Weights) -> Cost {
+/// Without kernels that run they are given and counted all the same: what is given does not depend
+/// on what they compute. The first test holds the one against the other.
+fn cost(n_layers: usize, preset: Preset, weights: Weights, runs_kernels: bool) -> Cost {
     let made = RandomFolder::new(&dims(n_layers, weights)).expect("a folder");
     let mut folder = ModelFolder::open(&made.path).expect("a model");
     if let Weights::Blocks(ty) = weights {
         folder.tensors.quantize(&folder.config, ty).expect("blocks");
     }
-    let backend = backends::cuda_emulated(EmulatedOptions::default());
+    let backend = backends::cuda_emulated(EmulatedOptions { runs_kernels, ..Default::default() });
     let backend = Arc::new(backend.expect("the kernels are compiled as C++"));
     let options =
         EngineOptions { ctx_size: 1024, chunk_size: 64, tile_rows: 64, ..EngineOptions::default() };
@@ -142,7 +144,8 @@ fn layer(few: &Cost, many: &Cost, n: f64) -> (f64, Vec<(&'static str, f64)>) {
 
 #[test]
 fn a_layer_that_recalls_takes_few_nodes_and_a_token_few_updates() {
-    let [few, many] = [4, 6].map(|n| cost(n, Preset::Clusterkv, Weights::Bf16));
+    let [few, many] =
+        [(4, true), (6, false)].map(|(n, runs)| cost(n, Preset::Clusterkv, Weights::Bf16, runs));
     assert_eq!((few.n_recalling, many.n_recalling), (2, 4));
     let (nodes, parts) = layer(&few, &many, 2.0);
     println!("a layer that recalls: {nodes} nodes: {parts:?}");
@@ -165,7 +168,7 @@ fn a_layer_that_recalls_takes_few_nodes_and_a_token_few_updates() {
 #[test]
 fn a_layer_of_quantised_weights_that_recalls_takes_few_nodes() {
     for ty in [QuantType::Q4K, QuantType::Q8_0] {
-        let [few, many] = [4, 6].map(|n| cost(n, Preset::Clusterkv, Weights::Blocks(ty)));
+        let [few, many] = [4, 6].map(|n| cost(n, Preset::Clusterkv, Weights::Blocks(ty), false));
         assert_eq!((few.n_recalling, many.n_recalling), (2, 4));
         let (nodes, parts) = layer(&few, &many, 2.0);
         println!("a layer of {ty} that recalls: {nodes} nodes: {parts:?}");
@@ -185,7 +188,7 @@ fn a_layer_of_quantised_weights_that_recalls_takes_few_nodes() {
 #[test]
 fn a_layer_that_attends_everything_takes_few_nodes() {
     for weights in [Weights::Bf16, Weights::Blocks(QuantType::Q4K)] {
-        let [few, many] = [2, 4].map(|n| cost(n, Preset::Full, weights));
+        let [few, many] = [2, 4].map(|n| cost(n, Preset::Full, weights, false));
         let (nodes, parts) = layer(&few, &many, 2.0);
         println!("a layer of {weights:?} that attends everything: {nodes} nodes: {parts:?}");
         assert_eq!(nodes, 7.0, "{parts:?}");

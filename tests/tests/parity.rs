@@ -14,14 +14,14 @@ use longview_cuda::{CudaBackend, Kernel};
 use longview_cuda_emulation::{
     EmulatedDriver, EmulatedLibrary, EmulatedOptions, Library, sanitizer,
 };
-use longview_ops::corpus::{self, Case, Outcome, Plan, Values, corpus};
+use longview_ops::corpus::{self, Case, Outcome, Plan, Values, cases_of};
 use longview_ops::fused_case::FusedCase;
 use longview_ops::parity::{ParitySummary, format_parity, run_parity};
-use longview_ops::{Activation, Activations, Backend, Op, ReferenceBackend};
+use longview_ops::{Activation, Activations, Backend, Op};
 use longview_tests::backends::{
     Sample, UnknownBackend, cuda_emulated, not_run, parity_rows, parse_list,
 };
-use longview_tests::suite::parity::{PLACES, failures_elsewhere};
+use longview_tests::suite::parity::{Expected, PLACES, failures_elsewhere, runs_on};
 use longview_wgpu::ShaderLevel;
 
 /// The program, with an op that takes no time.
@@ -87,10 +87,8 @@ fn by_library() -> BTreeSet<&'static str> {
     let options = EmulatedOptions { library: EmulatedLibrary::Right, ..Default::default() };
     let backend = emulated(options);
     pollster::block_on(backend.try_library()).expect("a library that agrees");
-    for (place, front) in PLACES {
-        let failures = failures_elsewhere(&backend, front, |op| op == Op::Matmul);
-        assert!(failures.is_empty(), "{place}\n{}", failures.join("\n"));
-    }
+    let failures = failures_elsewhere(&backend, &PLACES, |op| op == Op::Matmul);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
     backend.driver().launched()
 }
 
@@ -99,28 +97,52 @@ fn emulated(options: EmulatedOptions) -> CudaBackend<EmulatedDriver> {
 }
 
 /// At every place of the views, and in every order; and no kernel is there that nobody launches.
+/// What an op's cases are and give is computed once for all devices.
 #[test]
 fn cuda_passes_without_a_gpu() {
-    let backend = emulated(EmulatedOptions { n_workers: 3, ..Default::default() });
-    for (place, front) in PLACES {
-        let failures = failures_elsewhere(&backend, front, |_| true);
-        assert!(failures.is_empty(), "{place}\n{}", failures.join("\n"));
+    let devices = Devices::open();
+    let Devices { forward, old, .. } = &devices;
+    let mut wrong = Vec::new();
+    for op in Op::ALL.iter().copied() {
+        let mut cases = devices.cases_of(op);
+        wrong.extend(failures_at_places(forward, &cases));
+        wrong.extend(failures_of_single_calls(forward, op, &cases));
+        let is_by_capability = devices.pass_in_every_order(&cases, &mut wrong);
+        cases.retain(|expected| runs_on(&expected.case, old));
+        let of_old = is_by_capability.then(|| failures_at_places(old, &cases));
+        let of_old = of_old.into_iter().flatten().chain(failures_of_single_calls(old, op, &cases));
+        wrong.extend(of_old.map(|failure| format!("7.5: {failure}")));
     }
-    // Products of one quantised row have a launch for themselves and a rounding before it.
-    backend.set_fused(false);
-    for (place, front) in PLACES {
-        let failures = failures_elsewhere(&backend, front, |op| op == Op::Matvec);
-        assert!(failures.is_empty(), "single calls, {place}\n{}", failures.join("\n"));
-    }
-    backend.set_fused(true);
-    let old = passes_in_every_order(&backend);
-    let mut launched = backend.driver().launched();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let mut launched = forward.driver().launched();
     launched.extend(by_library());
     launched.extend(OF_FUSED_CALLS.iter());
     let idle = Kernel::ALL.iter().map(|kernel| kernel.facts().name);
     let idle: Vec<_> = idle.filter(|name| !launched.contains(name)).collect();
     assert!(idle.is_empty(), "never launched: {}", idle.join(", "));
-    an_old_device_passes_elsewhere(old);
+    an_old_device_launches_all_it_has(old);
+}
+
+/// What is wrong with cases at each place of their views.
+fn failures_at_places(device: &CudaBackend<EmulatedDriver>, cases: &[Expected]) -> Vec<String> {
+    cases.iter().flat_map(|case| case.failures_elsewhere(device, &PLACES)).collect()
+}
+
+/// [`failures_at_places`] where products of one quantised row have a launch for themselves and a
+/// rounding before it. Other ops make no difference.
+fn failures_of_single_calls(
+    device: &CudaBackend<EmulatedDriver>,
+    op: Op,
+    cases: &[Expected],
+) -> Vec<String> {
+    if op != Op::Matvec {
+        return Vec::new();
+    }
+    device.set_fused(false);
+    let failures = failures_at_places(device, cases).into_iter();
+    let failures = failures.map(|failure| format!("single calls: {failure}")).collect();
+    device.set_fused(true);
+    failures
 }
 
 /// Several ops in one launch against the reference, which makes them one by one; to the bit the
@@ -223,24 +245,8 @@ fn a_fused_call_of_one_quantised_row_is_one_launch() {
     }
 }
 
-/// A device and the ops that it does otherwise than later ones.
-struct Old {
-    device: CudaBackend<EmulatedDriver>,
-    ops: BTreeSet<Op>,
-}
-
-/// With its views at other places an old device is right too. Of the files that read otherwise for
-/// it, it launches every kernel that is not empty.
-fn an_old_device_passes_elsewhere(old: Old) {
-    let Old { device, ops } = old;
-    for (place, front) in PLACES {
-        let failures = failures_elsewhere(&device, front, |op| ops.contains(&op));
-        assert!(failures.is_empty(), "7.5, {place}\n{}", failures.join("\n"));
-        device.set_fused(false);
-        let failures = failures_elsewhere(&device, front, |op| op == Op::Matvec);
-        assert!(failures.is_empty(), "7.5, single calls, {place}\n{}", failures.join("\n"));
-        device.set_fused(true);
-    }
+/// Of the files that read otherwise for an old device, it launched every kernel that is not empty.
+fn an_old_device_launches_all_it_has(device: &CudaBackend<EmulatedDriver>) {
     let launched = device.driver().launched();
     let by_capability = Library::get().expect("it is loaded").files_by_capability();
     let kernels = Kernel::ALL.iter().map(|kernel| kernel.facts());
@@ -263,60 +269,83 @@ fn an_old_device_passes_elsewhere(old: Old) {
     assert_eq!(idle, expected, "never launched on 7.5, and empty there or a library's");
 }
 
-/// The whole corpus, but for what the backend says that it lacks. Who comes first changes nothing,
-/// to the bit: neither the order of threads and blocks, nor how many blocks run at once. A device
-/// with fewer multiprocessors gets fewer blocks for the same work, and is right too. A device
-/// before compute capability 8.0 gets what is compiled for it; cases that launch nothing that
-/// differs would be the same work again. Products of many rows use shared memory in another way
-/// there, so they run in both orders.
-///
-/// All of them at once, so that the reference computes once. Returns the old device.
-fn passes_in_every_order(forward: &CudaBackend<EmulatedDriver>) -> Old {
-    let backward = EmulatedOptions { backward: true, n_workers: 1, ..Default::default() };
-    let compute_capability = (7, 5);
-    let old = emulated(EmulatedOptions { n_workers: 3, compute_capability, ..Default::default() });
-    let old_backward = emulated(EmulatedOptions { compute_capability, ..backward.clone() });
-    let backward = emulated(backward);
-    let few = EmulatedOptions { backward: true, n_multiprocessors: 16, ..Default::default() };
-    let few = emulated(few);
-    let mut old_ops = BTreeSet::new();
-    let capabilities = forward.capabilities();
-    let is_missing = |case: &Case| capabilities.missing_ops.iter().any(|(op, _)| *op == case.op());
-    let must_run = |case: &Case| !is_missing(case) && case.elsewhere(capabilities).is_none();
-    let mut wrong = Vec::new();
-    for case in corpus().into_iter().filter(must_run) {
-        let name = case.name();
-        assert_eq!(case.excused(capabilities), None, "{name}");
-        let plan = case.plan();
-        let want = outcome(&case, &plan, &ReferenceBackend::new());
-        let before = forward.driver().n_by_capability();
-        let got = outcome(&case, &plan, forward);
-        let is_by_capability = forward.driver().n_by_capability() > before;
-        let same = bits(&case, &outcome(&case, &plan, &backward)) == bits(&case, &got);
-        if !same {
-            wrong.push(format!("{name}: other bits backward"));
-        }
-        let with_few = outcome(&case, &plan, &few);
-        let mut all = vec![("", got), ("few multiprocessors: ", with_few)];
-        if is_by_capability {
-            old_ops.insert(case.op());
-            let got = outcome(&case, &plan, &old);
-            let is_ordered = case.op() != Op::Matmul
-                || bits(&case, &outcome(&case, &plan, &old_backward)) == bits(&case, &got);
-            if !is_ordered {
-                wrong.push(format!("7.5: {name}: other bits backward"));
-            }
-            all.push(("7.5: ", got));
-        }
-        for (device, got) in &all {
-            let comparison = case.compare_plan(&plan, got, &want);
-            if !comparison.passed() {
-                wrong.push(format!("{device}{name}: {comparison}"));
-            }
+/// The devices of the emulation on which all cases run. Who comes first changes nothing, to the
+/// bit: neither the order of threads and blocks, nor how many blocks run at once. A device with
+/// fewer multiprocessors gets fewer blocks for the same work, and is right too. A device before
+/// compute capability 8.0 gets what is compiled for it; cases that launch nothing that differs
+/// would be the same work again. Products of many rows use shared memory in another way there, so
+/// they run in both orders.
+struct Devices {
+    forward: CudaBackend<EmulatedDriver>,
+    backward: CudaBackend<EmulatedDriver>,
+    few: CudaBackend<EmulatedDriver>,
+    old: CudaBackend<EmulatedDriver>,
+    old_backward: CudaBackend<EmulatedDriver>,
+}
+
+impl Devices {
+    fn open() -> Self {
+        let forward = EmulatedOptions { n_workers: 3, ..Default::default() };
+        let backward = EmulatedOptions { backward: true, n_workers: 1, ..Default::default() };
+        let few = EmulatedOptions { backward: true, n_multiprocessors: 16, ..Default::default() };
+        let compute_capability = (7, 5);
+        Self {
+            old: emulated(EmulatedOptions { compute_capability, ..forward.clone() }),
+            old_backward: emulated(EmulatedOptions { compute_capability, ..backward.clone() }),
+            forward: emulated(forward),
+            backward: emulated(backward),
+            few: emulated(few),
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    Old { device: old, ops: old_ops }
+
+    /// All cases of an op, but for what the backend says that it lacks.
+    fn cases_of(&self, op: Op) -> Vec<Expected> {
+        let capabilities = self.forward.capabilities();
+        let mut cases = cases_of(op);
+        cases.retain(|case| case.elsewhere(capabilities).is_none());
+        if capabilities.missing_ops.iter().any(|(missing, _)| *missing == op) {
+            cases.clear();
+        }
+        for case in &cases {
+            assert_eq!(case.excused(capabilities), None, "{}", case.name());
+        }
+        let expected = |case| Expected::of(case).unwrap_or_else(|e| panic!("{e}"));
+        cases.into_iter().map(expected).collect()
+    }
+
+    /// Runs cases on each device and adds what is wrong to `wrong`. Whether any of them launches
+    /// what is compiled otherwise for an old device.
+    fn pass_in_every_order(&self, cases: &[Expected], wrong: &mut Vec<String>) -> bool {
+        let mut any_by_capability = false;
+        for Expected { case, plan, want } in cases {
+            let name = case.name();
+            let before = self.forward.driver().n_by_capability();
+            let got = outcome(case, plan, &self.forward);
+            let is_by_capability = self.forward.driver().n_by_capability() > before;
+            if bits(case, &outcome(case, plan, &self.backward)) != bits(case, &got) {
+                wrong.push(format!("{name}: other bits backward"));
+            }
+            let with_few = outcome(case, plan, &self.few);
+            let mut all = vec![("", got), ("few multiprocessors: ", with_few)];
+            if is_by_capability {
+                any_by_capability = true;
+                let got = outcome(case, plan, &self.old);
+                let is_ordered = case.op() != Op::Matmul
+                    || bits(case, &outcome(case, plan, &self.old_backward)) == bits(case, &got);
+                if !is_ordered {
+                    wrong.push(format!("7.5: {name}: other bits backward"));
+                }
+                all.push(("7.5: ", got));
+            }
+            for (device, got) in &all {
+                let comparison = case.compare_plan(plan, got, want);
+                if !comparison.passed() {
+                    wrong.push(format!("{device}{name}: {comparison}"));
+                }
+            }
+        }
+        any_by_capability
+    }
 }
 
 fn outcome(case: &Case, plan: &Plan, backend: &impl Backend) -> Outcome {
@@ -342,8 +371,7 @@ fn keys_are_clustered_by_an_old_device_too() {
     for (compute_capability, is_tensor) in [((7, 5), false), ((8, 0), true)] {
         let options = EmulatedOptions { compute_capability, ..Default::default() };
         let backend = emulated(options);
-        let (_, aligned) = PLACES[0];
-        let failures = failures_elsewhere(&backend, aligned, |op| op == Op::KmeansAssign);
+        let failures = failures_elsewhere(&backend, &PLACES[..1], |op| op == Op::KmeansAssign);
         assert!(failures.is_empty(), "{}", failures.join("\n"));
         let rows = run_parity(&backend, Some(Op::KmeansAssign));
         let (summary, table) = (ParitySummary::of(&rows), format_parity(&rows));

@@ -2,9 +2,11 @@
 //!
 //! Cheap stages come first. Dependencies are built twice, once checked (clippy, rustdoc) and once
 //! compiled (build): tests, parity and the demo run in the dev profile, which optimises, because a
-//! release build of everything would cost more than it proves.
+//! release build of everything would cost more than it proves. Both go on side by side, each with a
+//! folder of its own, as cargo lets one call at a time into a folder: a chain of crates that wait
+//! for each other, which rustdoc is, leaves a core to the other.
 //!
-//! Some stages seldom have work for more than one core. All of the browser is such a chain: the
+//! Other stages seldom have work for more than one core too. The browser is such a chain: the
 //! module, the page, and questions to it one after the other; so are the models of threads and the
 //! sample of parity. They run beside the stages that compile or compute; the tests, some of which
 //! look at the clock, begin when they have ended. One stage goes on beside the tests: the corpus of
@@ -18,12 +20,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
-use crate::process::{Background, cargo, cpu_time, nicely, run as run_child};
+use crate::process::{Background, cargo, cpu_time, nicely, run as run_child, target_directory};
 use crate::{clients, demo, kernels, models, package, parity, sanitize, setup, soak, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, package, kernels, clippy, rustdoc, build, models, \
-                                sanitize, parity, soak, demo, clients, web, tests, corpus; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
+pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, package, kernels, clippy, rustdoc, build, web, models, \
+                                sanitize, parity, soak, demo, clients, programs, tests, corpus; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
                                 rustdoc, tests across crates and of programs, published models, other clients, and the browser";
 
@@ -51,17 +53,15 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "kernels", work: Work::Run(kernels::stage) },
     Stage { name: "clippy", work: Work::Run(clippy) },
     Stage { name: "rustdoc", work: Work::Run(rustdoc) },
-    Stage {
-        name: BUILD,
-        work: Work::Run(|| run_child(&mut cargo("test --workspace --all-features --no-run"))),
-    },
+    Stage { name: BUILD, work: Work::Beside(SETUP, build) },
+    Stage { name: WEB, work: Work::Beside(SETUP, web::stage_command) },
     Stage { name: "models", work: Work::Run(models::stage) },
     Stage { name: "sanitize", work: Work::Beside(BUILD, sanitize::stage_command) },
     Stage { name: "parity", work: Work::Beside(BUILD, parity::stage_command) },
     Stage { name: "soak", work: Work::Beside(BUILD, soak::stage_command) },
     Stage { name: "demo", work: Work::Run(demo::check) },
     Stage { name: "clients", work: Work::Run(clients::stage) },
-    Stage { name: "web", work: Work::Beside(SETUP, web::stage_command) },
+    Stage { name: "programs", work: Work::Beside(WEB, web::programs_command) },
     Stage { name: TESTS, work: Work::Run(tests) },
     Stage { name: "corpus", work: Work::Beside(BUILD, corpus) },
 ];
@@ -83,6 +83,9 @@ const SETUP: &str = "setup";
 
 /// Behind it runs what needs the programs.
 const BUILD: &str = "build";
+
+/// Behind it runs what needs the page and the programs.
+const WEB: &str = "web";
 
 /// Beside it runs what leaves it its time, and nothing else.
 const TESTS: &str = "tests";
@@ -127,7 +130,18 @@ fn fmt() -> Result<()> {
 const CLIPPY: [&str; 2] = ["-D", "warnings"];
 
 fn clippy() -> Result<()> {
-    run_child(cargo("clippy --workspace --all-targets --").args(CLIPPY))
+    let mut command = cargo("clippy --workspace --all-targets --target-dir");
+    run_child(command.arg(checked()?).arg("--").args(CLIPPY))
+}
+
+/// Where cargo keeps what it checks. While it compiles, nobody else gets into that folder.
+fn checked() -> Result<PathBuf> {
+    Ok(target_directory()?.join("checked"))
+}
+
+/// Compiles all that runs.
+fn build() -> Result<Command> {
+    Ok(cargo("test --workspace --all-features --no-run"))
 }
 
 /// What the names of the corpus's tests have in them. One stage runs what has it and the other what
@@ -158,7 +172,8 @@ fn test_command() -> Command {
 /// made in a wrapper, which clippy is: without the same one here, called as clippy calls it, all
 /// libraries would be checked once more.
 fn rustdoc() -> Result<()> {
-    let mut command = cargo("doc --workspace --all-features --no-deps");
+    let mut command = cargo("doc --workspace --all-features --no-deps --target-dir");
+    command.arg(checked()?);
     if let Some(driver) = clippy_driver() {
         command.env("RUSTC_WORKSPACE_WRAPPER", driver);
         command.env("CLIPPY_ARGS", CLIPPY.map(|arg| format!("{arg}__CLIPPY_HACKERY__")).concat());

@@ -53,16 +53,23 @@ fn cases<B: Backend>(session: &Session<B>, layer: LayerId, head: HeadId, all: &m
     let positions = &sequence.layers()[layer].positions[head];
     let (mut lse, mut left) = (vec![0.0f32; shape.n_q_heads], Vec::new());
     for h in shape.query_heads(head) {
+        let (query, keys) = (&q[h * d..(h + 1) * d], &rows);
+        // Plain loops, as this crate is not optimised for tests and these are most of what it does.
         let mass = |row: usize| -> f64 {
-            let pairs = q[h * d..(h + 1) * d].iter().zip(&rows[row * 2 * d..]);
-            let dot: f64 = pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            let (first, mut i, mut dot) = (row * 2 * d, 0, 0.0);
+            while i < d {
+                dot += query[i] as f64 * keys[first + i] as f64;
+                i += 1;
+            }
             (f64::from(shape.scale) * dot).exp()
         };
+        let masses: Vec<f64> = (0..n).map(mass).collect();
         let sum = |of: bool| -> f64 {
-            (0..n).filter(|row| attended[positions[*row] as usize] == of).map(mass).sum()
+            (0..n).filter(|row| attended[positions[*row] as usize] == of).map(|r| masses[r]).sum()
         };
-        lse[h] = sum(true).ln() as f32;
-        left.push(sum(false) / sum(true));
+        let within = sum(true);
+        lse[h] = within.ln() as f32;
+        left.push(sum(false) / within);
     }
     let bounds = sequence.sampled_bounds(layer, q, &lse).expect("the layer recalls");
     let share = |ratio: f64| ratio / (1.0 + ratio);

@@ -107,7 +107,7 @@ impl Likelihood {
 
     /// Adds a token that was to follow.
     fn compare(&mut self, exact: &[f32], fast: &[f32], next: usize) {
-        let (a, b) = (Softmax::of(exact), Softmax::of(fast));
+        let ([a, b], apart) = Softmax::both(exact, fast);
         let nll = [a.log_sum - f64::from(exact[next]), b.log_sum - f64::from(fast[next])];
         self.n_tokens += 1;
         self.nll[0] += nll[0];
@@ -115,7 +115,6 @@ impl Likelihood {
         self.squares += (nll[1] - nll[0]).powi(2);
         self.n_same_best += usize::from(a.best == b.best);
         // Of p (log p - log q), with log p = x - log_sum.
-        let apart: f64 = exact.iter().zip(fast).map(|(x, y)| a.weight(*x) * f64::from(x - y)).sum();
         self.divergence += apart / a.sum - a.log_sum + b.log_sum;
     }
 
@@ -128,26 +127,42 @@ impl Likelihood {
 /// A distribution, by its logits.
 struct Softmax {
     best: usize,
-    max: f32,
     sum: f64,
     log_sum: f64,
 }
 
 impl Softmax {
-    fn of(logits: &[f32]) -> Self {
-        let (best, max) =
-            logits.iter().enumerate().fold((0, f32::NEG_INFINITY), |(at, max), (i, x)| {
-                if *x > max { (i, *x) } else { (at, max) }
-            });
-        let mut of = Self { best, max, sum: 0.0, log_sum: 0.0 };
-        of.sum = logits.iter().map(|x| of.weight(*x)).sum();
-        of.log_sum = of.sum.ln() + f64::from(max);
-        of
-    }
-
-    /// Unnormalised.
-    fn weight(&self, logit: f32) -> f64 {
-        f64::from((logit - self.max).exp())
+    /// Those of two ways, and the sum of what their logits differ by, weighted by the first one. In
+    /// plain loops over both at once: vocabularies are large, and the dev profile does not optimise
+    /// this crate.
+    fn both(exact: &[f32], fast: &[f32]) -> ([Self; 2], f64) {
+        let n = exact.len();
+        assert_eq!(fast.len(), n, "lengths of logits");
+        let (mut best, mut max, mut i) = ([0; 2], [f32::NEG_INFINITY; 2], 0);
+        while i < n {
+            if exact[i] > max[0] {
+                (best[0], max[0]) = (i, exact[i]);
+            }
+            if fast[i] > max[1] {
+                (best[1], max[1]) = (i, fast[i]);
+            }
+            i += 1;
+        }
+        let (mut sums, mut apart, mut i) = ([0.0; 2], 0.0, 0);
+        while i < n {
+            // Unnormalised.
+            let weight = (exact[i] - max[0]).exp() as f64;
+            sums[0] += weight;
+            sums[1] += (fast[i] - max[1]).exp() as f64;
+            apart += weight * (exact[i] - fast[i]) as f64;
+            i += 1;
+        }
+        let of = |i: usize| Self {
+            best: best[i],
+            sum: sums[i],
+            log_sum: sums[i].ln() + f64::from(max[i]),
+        };
+        ([of(0), of(1)], apart)
     }
 }
 

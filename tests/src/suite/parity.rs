@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longview_ops::corpus::{Case, corpus};
+use longview_ops::corpus::{Case, Outcome, Plan, corpus};
 use longview_ops::{Backend, Op, ReferenceBackend};
 
 use super::faults::NotRun;
@@ -17,20 +17,87 @@ pub const PLACES: [(&str, Place); 2] = [
     ("views at odd elements", |front| front | 1),
 ];
 
-/// The corpus again with its views elsewhere: most of them begin at odd places, on purpose, models'
-/// at whole vectors. Cases whose views are all there already are left out. Returns what is wrong.
+/// The corpus again with its views at each of `places`: most of them begin at odd places, on
+/// purpose, models' at whole vectors. Cases whose views are all there already are left out. Returns
+/// what is wrong.
 pub fn failures_elsewhere<B: Backend>(
     backend: &B,
-    place: Place,
+    places: &[(&str, Place)],
     is_wanted: impl Fn(Op) -> bool,
 ) -> Vec<String> {
-    let capabilities = backend.capabilities();
-    let is_missing = |case: &Case| {
-        let mut missing = capabilities.missing_ops.iter();
-        missing.any(|(op, _)| *op == case.op()) || !case.runs_on(capabilities)
+    let cases = corpus().into_iter().filter(|case| is_wanted(case.op()) && runs_on(case, backend));
+    let failures = |case: Case| match Expected::of(case) {
+        Ok(expected) => expected.failures_elsewhere(backend, places),
+        Err(failure) => vec![failure],
     };
-    let cases = corpus().into_iter().filter(|case| is_wanted(case.op()) && !is_missing(case));
-    cases.filter_map(|case| failure_elsewhere(backend, &case, place).err()).collect()
+    cases.flat_map(failures).collect()
+}
+
+/// Whether a backend must get a case right.
+pub fn runs_on<B: Backend>(case: &Case, backend: &B) -> bool {
+    let capabilities = backend.capabilities();
+    let mut missing = capabilities.missing_ops.iter();
+    !missing.any(|(op, _)| *op == case.op()) && case.runs_on(capabilities)
+}
+
+/// A case with its numbers and what the reference makes of them. Both take longer than most ops, so
+/// they are made once for all devices and places.
+pub struct Expected {
+    /// The case.
+    pub case: Case,
+    /// Its numbers.
+    pub plan: Plan,
+    /// What they give.
+    pub want: Outcome,
+}
+
+impl Expected {
+    /// What is expected of a case.
+    pub fn of(case: Case) -> Result<Self, String> {
+        let plan = case.plan();
+        let want = pollster::block_on(case.execute_plan(&plan, &ReferenceBackend::new()));
+        let want = want.map_err(|e| format!("{}: {e}", case.name()))?;
+        Ok(Self { case, plan, want })
+    }
+
+    /// What is wrong at places where not all views are already. The reference knows no places: what
+    /// it gave is expected of all.
+    pub fn failures_elsewhere<B: Backend>(
+        &self,
+        backend: &B,
+        places: &[(&str, Place)],
+    ) -> Vec<String> {
+        let mut failures = Vec::new();
+        for (name, place) in places {
+            let Some(plan) = self.moved(*place) else { continue };
+            let wrong = match pollster::block_on(self.case.execute_plan(&plan, backend)) {
+                Err(error) => error.to_string(),
+                Ok(got) => {
+                    let comparison = self.case.compare_plan(&plan, &got, &self.want);
+                    if comparison.passed() {
+                        continue;
+                    }
+                    comparison.to_string()
+                }
+            };
+            failures.push(format!("{name}: {}: {wrong}", self.case.name()));
+        }
+        failures
+    }
+
+    /// The numbers with their views at a place; `None` if they are there already.
+    fn moved(&self, place: Place) -> Option<Plan> {
+        let mut plan = self.plan.clone();
+        let inputs = plan.inputs.iter_mut().map(|input| &mut input.front);
+        let fronts = inputs.chain(plan.outputs.iter_mut().map(|output| &mut output.front));
+        let mut is_moved = false;
+        // Some buffers are written from their begin, by contract.
+        for front in fronts.filter(|front| **front > 0) {
+            is_moved |= *front != place(*front);
+            *front = place(*front);
+        }
+        is_moved.then_some(plan)
+    }
 }
 
 /// Products of prompts by a vendor's library, if there is one, against the backend's own kernels:
@@ -45,24 +112,4 @@ pub fn products_of_a_library_are_those_of_our_kernels<B: Probe>(backend: &Arc<B>
         }
     }
     None
-}
-
-fn failure_elsewhere<B: Backend>(backend: &B, case: &Case, place: Place) -> Result<(), String> {
-    let mut plan = case.plan();
-    let inputs = plan.inputs.iter_mut().map(|input| &mut input.front);
-    let fronts = inputs.chain(plan.outputs.iter_mut().map(|output| &mut output.front));
-    let mut is_moved = false;
-    // Some buffers are written from their begin, by contract.
-    for front in fronts.filter(|front| **front > 0) {
-        is_moved |= *front != place(*front);
-        *front = place(*front);
-    }
-    if !is_moved {
-        return Ok(());
-    }
-    let got = pollster::block_on(case.execute_plan(&plan, backend));
-    let got = got.map_err(|e| format!("{}: {e}", case.name()))?;
-    let want = pollster::block_on(case.execute_plan(&plan, &ReferenceBackend::new()));
-    let comparison = case.compare_plan(&plan, &got, &want.map_err(|e| e.to_string())?);
-    if comparison.passed() { Ok(()) } else { Err(format!("{}: {comparison}", case.name())) }
 }

@@ -23,9 +23,11 @@ use crate::setup;
 
 use toolchain::{Profile, npm, npm_command};
 
-pub(crate) const OPTIONS: &str = "[--fast] [--test | --serve [--port N] | --page]";
+pub(crate) const OPTIONS: &str =
+    "[--fast] [--test [--part page|programs] | --serve [--port N] | --page]";
 pub(crate) const ABOUT: &str = "builds the browser demo into web/dist; --test uses it in a real \
-                                browser; --serve shows it on this machine, on port 8080 unless \
+                                browser, --part programs with what programs write and \
+                                serve alone, --part page without; --serve shows it on this machine, on port 8080 unless \
                                 told otherwise; --fast compiles the module as CI does, for tests \
                                 and not for visitors; --page makes the page of `longview serve` \
                                 anew";
@@ -38,7 +40,8 @@ const MODULE: &str = "longview_web";
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let parsed = Parsed::parse(args, &["--fast", "--serve", "--test", "--page"], &["--port"])?;
+    let flags = ["--fast", "--serve", "--test", "--page"];
+    let parsed = Parsed::parse(args, &flags, &["--port", "--part"])?;
     let verbs = ["--test", "--serve", "--page"];
     if verbs.iter().filter(|verb| parsed.has(verb)).count() > 1 {
         return Err(UsageError("--test, --serve and --page are calls of their own".into()).into());
@@ -50,9 +53,20 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         Some(text) => text.parse().map_err(|_| UsageError(format!("--port {text}: not a port")))?,
         None => 8080,
     };
+    let parts = match parsed.value("--part") {
+        None => &Part::ALL[..],
+        Some(_) if !parsed.has("--test") => {
+            return Err(UsageError("--part is for --test".into()).into());
+        }
+        Some("page") => &[Part::Page],
+        Some("programs") => &[Part::Programs],
+        Some(text) => {
+            return Err(UsageError(format!("--part {text}: page or programs")).into());
+        }
+    };
     let profile = if parsed.has("--fast") { Profile::Fast } else { Profile::Shipped };
     if parsed.has("--test") {
-        return test(profile);
+        return test(profile, parts);
     }
     if parsed.has("--page") {
         let web = install()?;
@@ -86,31 +100,58 @@ pub(crate) fn set_up() -> Result<()> {
     Ok(())
 }
 
-/// The stage of CI: this program once more, for [`test()`].
+/// What is tested in one go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// The demo is built, checked, and used in a real browser.
+    Page,
+    /// It is used with a file that a program writes, and so is the server's page, from the program
+    /// that serves it.
+    Programs,
+}
+
+impl Part {
+    const ALL: [Self; 2] = [Self::Page, Self::Programs];
+}
+
+/// The stage of CI that needs no program: CI compiles them beside it.
 pub(crate) fn stage_command() -> Result<Command> {
+    part_command("page")
+}
+
+/// The stage of CI behind that one and behind the programs.
+pub(crate) fn programs_command() -> Result<Command> {
+    part_command("programs")
+}
+
+/// This program once more, for a part of [`test()`].
+fn part_command(part: &str) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["web", "--fast", "--test"]).current_dir(root());
+    command.args(["web", "--fast", "--test", "--part", part]).current_dir(root());
     Ok(command)
 }
 
-/// The demo is built, checked, and used in a real browser; and so is the server's page, from the
-/// program that serves it.
-fn test(profile: Profile) -> Result<()> {
+/// Tests the parts that are named.
+fn test(profile: Profile, parts: &[Part]) -> Result<()> {
     set_up()?;
-    build(profile)?;
     let web = root().join("web");
-    npm(&web, &["run", "check"])?;
-    page::check(&web)?;
-    // The real engine's shaders run on two threads that wait for each other: beside it there is
-    // time for the page with its script.
-    let real = Background::start(npm_command(&web, &["run", "test:real"]))?;
-    let page = npm(&web, &["run", "test:page"]);
-    real.finish().and(page)?;
-    // Last, because CI is still compiling the program that writes the file and that serves.
-    write_gguf()?;
-    npm(&web, &["run", "test:file"])?;
-    let mut server = npm_command(&web, &["run", "test:server"]);
-    run_child(server.env("LONGVIEW", dev_binary("longview")?))
+    if parts.contains(&Part::Page) {
+        build(profile)?;
+        npm(&web, &["run", "check"])?;
+        page::check(&web)?;
+        // The real engine's shaders run on two threads that wait for each other: beside it there is
+        // time for the page with its script.
+        let real = Background::start(npm_command(&web, &["run", "test:real"]))?;
+        let page = npm(&web, &["run", "test:page"]);
+        real.finish().and(page)?;
+    }
+    if parts.contains(&Part::Programs) {
+        write_gguf()?;
+        npm(&web, &["run", "test:file"])?;
+        let mut server = npm_command(&web, &["run", "test:server"]);
+        run_child(server.env("LONGVIEW", dev_binary("longview")?))?;
+    }
+    Ok(())
 }
 
 /// Writes the embedded model as a GGUF file for the test that picks one.
