@@ -63,8 +63,8 @@ constexpr u32 ROUND_THREADS = 128;
 constexpr u32 LANE_COLUMNS = COLUMNS * BLOCK_ROWS / WARP;
 constexpr u32 ROW_LANES = COLUMNS / LANE_COLUMNS;
 
-// What `round_rows` makes of numbers, in blocks. A warp has a group of a block: reads and writes are
-// whole lines. Bytes of a row's group: 128 in, 40 or 72 out. Bound: memory.
+// What `round_rows` makes of numbers, in blocks. A warp has a group of a block: reads and writes
+// are whole lines. Bytes of a row's group: 128 in, 40 or 72 out. Bound: memory.
 KERNEL(round_blocks, RoundBlocksArgs, ROUND_THREADS) {
     const u32 group = blockIdx.x * (ROUND_THREADS / WARP) + warp_of_thread();
     if (group >= p.groups_of_row) {

@@ -172,9 +172,9 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// c = start + a b by a warp on signed bytes, four in a register, with whole sums: a is 16 x 16, b is
-// 16 x 8, c as above. a[0] is row g, columns 4t to 4t + 3; a[1] row g + 8; b is column g, rows 4t
-// to 4t + 3. What sums start with may stay in one register for many products.
+// c = start + a b by a warp on signed bytes, four in a register, with whole sums: a is 16 x 16, b
+// is 16 x 8, c as above. a[0] is row g, columns 4t to 4t + 3; a[1] row g + 8; b is column g, rows
+// 4t to 4t + 3. What sums start with may stay in one register for many products.
 DEVICE void mma_bytes(int (&c)[4], const u32 (&a)[2], u32 b, int start) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 "
                  "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"

@@ -9,6 +9,7 @@ use crate::fused_args::*;
 use crate::kernel_args::*;
 use crate::ptx;
 use crate::target::Target;
+use crate::tile_args::*;
 
 /// What the table says of a kernel.
 #[derive(Clone, Copy, Debug)]

@@ -46,6 +46,7 @@ mod queue;
 mod staging;
 mod stream;
 mod target;
+mod tile_args;
 mod tile_layers;
 mod tile_products;
 mod variant;

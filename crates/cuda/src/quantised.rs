@@ -1,9 +1,9 @@
 //! Launches `quantised.cu`: products and lookups of quantised weights, and the rounding of
 //! activations for the products that follow.
 //!
-//! Many rounded rows are multiplied on tensor cores ([`tile_products`]), fewer without. Either way rows are cut into
-//! blocks in one launch, and a row has the same bits whatever rows are computed with it. What
-//! [`tile_layers`] makes of one row in a launch has these bits, too.
+//! Many rounded rows are multiplied on tensor cores ([`tile_products`]), fewer without. Either way
+//! rows are cut into blocks in one launch, and a row has the same bits whatever rows are computed
+//! with it. What [`tile_layers`] makes of one row in a launch has the bits of few rows, too.
 
 use longview_core::quant::{QuantType, UNIT};
 use longview_ops::{Activations, Embed, Linear, LinearGroup, LinearParams, Op, OpResult};
@@ -12,11 +12,11 @@ use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
-use crate::kernel_args::{
-    RoundBlocksArgs, RoundRowsArgs, TileEmbedArgs, TileProductArgs, TileProductsArgs,
-};
 use crate::kernels::Kernel;
 use crate::library::args_of_x;
+use crate::tile_args::{
+    RoundBlocksArgs, RoundRowsArgs, TileEmbedArgs, TileProductArgs, TileProductsArgs,
+};
 use crate::tile_layers;
 use crate::tile_products::{self, BLOCK_ROWS};
 use crate::variant::bias_of;

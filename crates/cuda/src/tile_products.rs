@@ -6,8 +6,8 @@ use longview_ops::OpResult;
 
 use crate::backend::CudaBackend;
 use crate::driver::{Driver, Grid};
-use crate::kernel_args::{RoundBlocksArgs, TileProductsArgs};
 use crate::kernels::Kernel;
+use crate::tile_args::{RoundBlocksArgs, TileProductsArgs};
 
 /// Rows of a block of rounded rows.
 pub(crate) const BLOCK_ROWS: usize = 8;

@@ -130,8 +130,8 @@ KERNEL(tf32_products, PrimitivesArgs, WARP) {
 }
 
 // One warp adds the product of 16 x 16 signed bytes, which lie where halves lie elsewhere, and of
-// the 16 x 8 behind them (by columns) to ones: words, 16 x 8. Then that of 16 x 32 and of the 32 x 8
-// behind those to twos.
+// the 16 x 8 behind them (by columns) to ones: words, 16 x 8. Then that of 16 x 32 and of the
+// 32 x 8 behind those to twos.
 KERNEL(byte_products, PrimitivesArgs, WARP) {
     const u32 lane = threadIdx.x;
     const u32* words = reinterpret_cast<const u32*>(p.halves);

@@ -16,7 +16,7 @@ const EARLIER_EVERY: usize = 2_048;
 
 /// What later policies need from prefill, recorded for every layer.
 pub struct Recorded<B: Backend> {
-    /// `sum q q^T` over the first [`SUMMED_TOKENS`] tokens and the group's query heads, F32
+    /// `sum q q^T` over the first `SUMMED_TOKENS` (8,192) and a group's query heads, F32
     /// `[Hkv, Dh, Dh]`.
     pub gram_q: B::Buffer,
     /// `sum k k^T`, F32 `[Hkv, Dh, Dh]`.
