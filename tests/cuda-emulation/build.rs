@@ -64,9 +64,8 @@ const SANITIZED: Variant = Variant {
         "-fno-omit-frame-pointer",
     ],
     opt_level: 1,
-    // The other differences lie in registers alone, and compile for half a minute; but products of
-    // many rows with quantised weights take kernels of both files.
-    takes_old: |wrapper| wrapper.copies || wrapper.stem == "quantised",
+    // The other differences lie in registers alone, and compile for half a minute.
+    takes_old: |wrapper| wrapper.copies,
 };
 
 fn main() -> Result<(), Failure> {

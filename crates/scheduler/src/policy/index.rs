@@ -170,39 +170,6 @@ impl Index {
         self.unit() - 1 + FLUSH_STEPS
     }
 
-    /// Rows behind the sinks that the index of a prompt covers, of `n` that are not recent ones.
-    pub fn covers(&self, n: usize) -> usize {
-        if n < self.window { 0 } else { n / self.unit() * self.unit() }
-    }
-
-    /// Rows of the next run of a prompt that is clustered together, where `left` rows are to be
-    /// indexed: a segment; behind the last one the largest of a window, two, four and so on; at
-    /// last what is less than a window. So where runs end follows from positions and the number of
-    /// rows alone, and a prompt that is a little longer has the same runs but for the last, small
-    /// ones.
-    pub fn run(&self, left: usize) -> usize {
-        if self.segment > 0 && left >= self.segment {
-            return self.segment;
-        }
-        match left / self.window.max(1) {
-            0 => left,
-            windows => self.window << windows.ilog2(),
-        }
-    }
-
-    /// The end of the first runs of `ends` that a prompt of which `n` rows behind `first` are
-    /// indexed has as well.
-    pub fn common_runs(&self, first: usize, n: usize, ends: impl Iterator<Item = usize>) -> usize {
-        let mut common = first;
-        for end in ends {
-            if common >= first + n || end != common + self.run(first + n - common) {
-                break;
-            }
-            common = end;
-        }
-        common
-    }
-
     /// Rows that are indexed together are a multiple of this.
     pub fn unit(&self) -> usize {
         match self.kind {
@@ -225,16 +192,6 @@ impl Index {
     /// Whether the host fits the index's space to every step.
     pub fn adapts(&self) -> bool {
         matches!(self.kind, IndexKind::Tokens(TokenConfig { adapts: true, .. }))
-    }
-
-    /// How single tokens are compared, where they are: all of them, or those in opened clusters.
-    pub fn tokens(&self) -> Option<TokenConfig> {
-        match self.kind {
-            IndexKind::Tokens(tokens) => Some(tokens),
-            IndexKind::Clusters(_) | IndexKind::Blocks(_) => {
-                self.two_stage().map(|two_stage| two_stage.tokens)
-            }
-        }
     }
 
     /// The second stage of a selection among clusters, if there is one.

@@ -123,11 +123,6 @@ impl Policy {
         self.index.and_then(|index| index.local_window(self.recent))
     }
 
-    /// Whether its index is made from sums over queries and keys of the prompt.
-    pub fn needs_sums(&self) -> bool {
-        self.index.is_some_and(|index| index.tokens().is_some())
-    }
-
     /// Whether prefill must compute the attention of all queries, which sparse prefill does not.
     pub fn needs_all_queries(&self) -> bool {
         self.residency.records_all_attention() || self.local_window().is_some()
