@@ -330,7 +330,7 @@ pub(crate) struct Choice<'a, B: Backend> {
 }
 
 #[cfg(test)]
-mod parts;
+mod part_tests;
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Clusters that are chosen by the parts of their groups.
+//! Tests of clusters that are chosen by the parts of their groups.
 
 use longview_core::SplitMix64;
 use longview_ops::{Pooling, View};
