@@ -84,14 +84,7 @@ struct RoundedGroup {
 DEVICE RoundedGroup round_group(const float* from, bool is_aligned, u32 planes) {
     float x[COLUMNS];
     load_floats<COLUMNS>(from, 0, COLUMNS, is_aligned, x);
-    // Without their signs numbers are in the order of their bits, and what is none comes last.
-    u32 most_bits = 0;
-#pragma unroll
-    for (u32 i = 0; i < COLUMNS; i++) {
-        const u32 bits = float_bits(x[i]) & 0x7fffffffu;
-        most_bits = bits > most_bits ? bits : most_bits;
-    }
-    const Rounding rounding = rounding_of(most_bits, planes);
+    const Rounding rounding = rounding_of(most_bits_of(x), planes);
     RoundedGroup to = {};
     to.scale = rounding.scale;
 #pragma unroll

@@ -125,13 +125,7 @@ DEVICE void round_x(const TileLayersArgs& p, float scale, u32* rounded) {
                 x[i] = x[i] * scale * weight[i];
             }
         }
-        // Without their signs numbers are in the order of their bits, and what is none comes last.
-        u32 most_bits = 0;
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            const u32 bits = float_bits(x[i]) & 0x7fffffffu;
-            most_bits = bits > most_bits ? bits : most_bits;
-        }
+        u32 most_bits = most_bits_of(x);
 #pragma unroll
         for (u32 mask = ROUND_LANES / 2; mask > 0; mask /= 2) {
             const u32 bits = shfl_xor(most_bits, mask);

@@ -15,7 +15,7 @@
 // neither on the other rows nor on their number.
 //
 // Bytes: W once for each block of rows of x, x once for each 128 rows of W, from caches. Bound:
-// arithmetic, most of it that of scales: 5 or 3 operations for the 32 or 64 products of an output.
+// arithmetic, most of it that of scales: 3 or 5 operations for the 32 or 64 products of an output.
 #include "shared/quantised.cuh"
 
 struct RoundBlocksArgs {
@@ -77,13 +77,7 @@ KERNEL(round_blocks, RoundBlocksArgs, ROUND_THREADS) {
     const u64 first = (row * p.groups_of_row + group) * COLUMNS + LANE_COLUMNS * quarter;
     float x[LANE_COLUMNS];
     load_floats<LANE_COLUMNS>(p.x + first, 0, LANE_COLUMNS, p.x_is_aligned, x);
-    // Without their signs numbers are in the order of their bits, and what is none comes last.
-    u32 most_bits = 0;
-#pragma unroll
-    for (u32 i = 0; i < LANE_COLUMNS; i++) {
-        const u32 bits = float_bits(x[i]) & 0x7fffffffu;
-        most_bits = bits > most_bits ? bits : most_bits;
-    }
+    u32 most_bits = most_bits_of(x);
 #pragma unroll
     for (u32 mask = ROW_LANES / 2; mask > 0; mask /= 2) {
         const u32 bits = shfl_xor(most_bits, mask);

@@ -196,6 +196,18 @@ struct Rounding {
     bool is_zero;
 };
 
+// The bits of the largest of these numbers without its sign: so they are in the order of the
+// numbers, and what is none comes last.
+template <u32 N> DEVICE u32 most_bits_of(const float (&x)[N]) {
+    u32 most = 0;
+#pragma unroll
+    for (u32 i = 0; i < N; i++) {
+        const u32 bits = float_bits(x[i]) & 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    return most;
+}
+
 // By the bits of the largest number without its sign.
 DEVICE Rounding rounding_of(u32 most_bits, u32 planes) {
     const bool is_finite = most_bits < 0x7f800000u;
