@@ -148,10 +148,10 @@ impl<'s> Memory<'s> {
         let Sizes { query, projected, split, group, most, groups, members, .. } = sizes;
         let Sizes { clusters, candidates, reranked, .. } = sizes;
         let blocks = most.div_ceil(BLOCK);
-        let [own, ranks, bins, keys] = scratch_lens(most);
+        let [own, ranks, places, keys] = scratch_lens(most);
         let (terms, parts) = (blocks * group * BLOCK, blocks * group * 2);
         let lens = [
-            query, projected, split, terms, parts, most, own, ranks, bins, keys, groups, groups,
+            query, projected, split, terms, parts, most, own, ranks, places, keys, groups, groups,
             members, clusters, clusters, candidates, reranked, reranked,
         ];
         let [
@@ -163,7 +163,7 @@ impl<'s> Memory<'s> {
             scores,
             sizes,
             ranks,
-            bins,
+            places,
             keys,
             groups,
             group_takes,
@@ -176,7 +176,7 @@ impl<'s> Memory<'s> {
         ] = scratch.floats(lens);
         let work = Work {
             ranks: bytemuck::cast_slice_mut(ranks),
-            bins: bytemuck::cast_slice_mut(bins),
+            places: bytemuck::cast_slice_mut(places),
             keys: bytemuck::cast_slice_mut(keys),
         };
         let ints = |words| bytemuck::cast_slice_mut::<f32, u32>(words);
@@ -290,8 +290,16 @@ impl<'a> Starts<'a> {
             if first as usize + own.len() > limit {
                 return Err(first.max(limit as u32));
             }
-            own.iter_mut().zip(first..).for_each(|(to, row)| *to = row);
-            n += own.len();
+            let len = own.len();
+            // Most runs are short: whole vectors are written, and what is too much again.
+            if let Some(whole) = rows.get_mut(n..n + RUN)
+                && len <= RUN
+            {
+                whole.iter_mut().zip(first..).for_each(|(to, row)| *to = row);
+            } else {
+                rows[n..n + len].iter_mut().zip(first..).for_each(|(to, row)| *to = row);
+            }
+            n += len;
         }
         Ok(n)
     }
@@ -498,7 +506,8 @@ impl<'a> Search<'a> {
                 &m.sizes[..n]
             }
         };
-        let choice = Choice { scores: &m.scores[..n], sizes, budget: level.budgets[head] };
+        let (scores, budget) = (&m.scores[..n], level.budgets[head]);
+        let choice = Choice { scores, sizes, budget, isa: self.isa };
         let mut work = m.work.first(n);
         let [chosen, takes] = out;
         let taken = match scored {
@@ -556,6 +565,9 @@ struct LevelMemory<'m, 's> {
     sizes: &'m mut [u32],
     work: &'m mut Work<'s>,
 }
+
+/// Rows that are listed together.
+const RUN: usize = 32;
 
 /// Elements of a vector of `width`, with the zeros after it that kernels read.
 fn row(width: usize) -> usize {

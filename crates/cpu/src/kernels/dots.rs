@@ -293,7 +293,12 @@ impl<E: Elem> Kernel for ListedDots<'_, E> {
     unsafe fn run<S: Simd>(self) {
         let Self { q, q_row, all, ids, row: step, k, out, out_row } = self;
         let (n, n_q, n_rows) = (ids.len(), q.len() / q_row, rows_of(all.len(), step, k));
-        assert!(ids.iter().all(|id| (*id as usize) < n_rows));
+        // As for codes: `all` would be no vector loop.
+        let mut is_row = true;
+        for id in ids {
+            is_row &= (*id as usize) < n_rows;
+        }
+        assert!(is_row);
         assert!(q_row >= k.next_multiple_of(S::LANES) && n <= out_row);
         assert!(n_q == 0 || out.len() >= (n_q - 1) * out_row + n);
         let row = |i: usize| all.as_ptr().add(ids[i] as usize * step);

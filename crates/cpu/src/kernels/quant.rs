@@ -10,8 +10,8 @@
 use longview_core::quant::{Chunk, Order, QuantType, Scales, TILE_ROWS, Tiles, UNIT, table};
 use longview_ops::Activations;
 
+use crate::simd::Simd;
 use crate::simd::bytes::ByteSimd;
-use crate::simd::{MAX_LANES, Simd};
 use crate::supported_isa::{ByteKernel, Kernel};
 use crate::team::Shared;
 
@@ -90,70 +90,98 @@ impl Kernel for RoundRow<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        match self.rounding.planes {
+            1 => self.units::<1>(),
+            _ => self.units::<2>(),
+        }
+    }
+}
+
+impl RoundRow<'_> {
+    /// In loops over arrays of [`UNIT`] and halves of them, of which the compiler makes vectors:
+    /// iterators would be functions of their own, without the instruction set's features, and a sum
+    /// or a maximum of one number after the other waits for each.
+    #[inline(always)]
+    unsafe fn units<const PLANES: usize>(self) {
         let Self { rounding: Rounding { planes, largest, kind, n_sums }, x, .. } = self;
         let (codes, scales, sums) = (self.codes, self.scales, self.sums);
         let (units, largest) = (x.len() / UNIT, largest as f32);
-        assert!(codes.len() >= x.len() * planes && sums.len() >= units * n_sums);
-        assert!(scales.len() >= units);
-        // Loops over indices: iterators would be functions of their own, without the instruction
-        // set's features.
+        assert!(planes == PLANES && codes.len() >= x.len() * PLANES);
+        assert!(scales.len() >= units && sums.len() >= units * n_sums);
         for u in 0..units {
-            let x = x.as_ptr().add(u * UNIT);
-            let (mut most, mut not_finite) = ([0.0f32; MAX_LANES], [0.0f32; MAX_LANES]);
-            let mut i = 0;
-            while i < UNIT {
-                for lane in 0..MAX_LANES {
-                    let x = *x.add(i + lane);
-                    most[lane] = if x.abs() > most[lane] { x.abs() } else { most[lane] };
-                    // Infinity and not-a-number become not-a-number, and the outputs with them.
-                    not_finite[lane] += x * 0.0;
-                }
-                i += MAX_LANES;
+            let x = &*x.as_ptr().add(u * UNIT).cast::<[f32; UNIT]>();
+            let (mut most, mut not_finite) = ([0.0f32; UNIT], [0.0f32; UNIT]);
+            for i in 0..UNIT {
+                // Not-a-number counts as 0 here.
+                most[i] = if x[i].abs() > 0.0 { x[i].abs() } else { 0.0 };
+                // Infinity and not-a-number become not-a-number, and the outputs with them.
+                not_finite[i] = x[i] * 0.0;
             }
-            for lane in 1..MAX_LANES {
-                most[0] = if most[lane] > most[0] { most[lane] } else { most[0] };
-                not_finite[0] += not_finite[lane];
+            let mut half = UNIT / 2;
+            while half > 0 {
+                for i in 0..half {
+                    most[i] = if most[i + half] > most[i] { most[i + half] } else { most[i] };
+                    not_finite[i] += not_finite[i + half];
+                }
+                half /= 2;
             }
             let (most, not_finite) = (most[0], not_finite[0]);
             let inverse = if most < SMALLEST { 0.0 } else { largest / most };
             let scale = if most < SMALLEST { 0.0 } else { most / largest } + not_finite;
             scales[u] = scale;
-            let codes = codes.as_mut_ptr().add(u * UNIT * planes);
-            // Of each plane, and of each half of the unit.
-            let mut totals = [[0i32; 2]; 2];
+            // Codes of each plane.
+            let mut wide = [[0i32; UNIT]; 2];
             for i in 0..UNIT {
-                let rounded = (*x.add(i) * inverse).round_ties_even();
+                let rounded = (x[i] * inverse).round_ties_even();
                 let is_code = rounded.abs() <= largest;
                 let code: i32 = if is_code { rounded.to_int_unchecked() } else { 0 };
                 // The shift rounds down, so what is left is from -64 to 63.
-                let high = if planes == 2 { (code + 64) >> 7 } else { code };
-                *codes.add(i) = high as i8;
-                totals[0][i * 2 / UNIT] += high;
-                if planes == 2 {
-                    let low = code - (high << 7);
-                    *codes.add(UNIT + i) = low as i8;
-                    totals[1][i * 2 / UNIT] += low;
+                wide[0][i] = if PLANES == 2 { (code + 64) >> 7 } else { code };
+                wide[1][i] = if PLANES == 2 { code - (wide[0][i] << 7) } else { 0 };
+            }
+            // Of each plane, and of each half of the unit.
+            let mut totals = [[0i32; 2]; 2];
+            for plane in 0..PLANES {
+                let to = codes.as_mut_ptr().add((u * PLANES + plane) * UNIT);
+                for i in 0..UNIT {
+                    *to.add(i) = wide[plane][i] as i8;
                 }
+                totals[plane] = half_sums(&wide[plane]);
             }
             let sums = sums.as_mut_ptr().add(u * n_sums);
             match kind {
                 SumKind::Offset(offset) => {
                     for i in 0..n_sums {
-                        let [first, second] = totals[i * planes / n_sums];
+                        let [first, second] = totals[i * PLANES / n_sums];
                         let halves = [first, second, first + second];
-                        let half = if n_sums == planes { 2 } else { i % 2 };
+                        let half = if n_sums == PLANES { 2 } else { i % 2 };
                         *sums.add(i) = (offset * halves[half]).cast_unsigned();
                     }
                 }
                 SumKind::Min { is_negative } => {
-                    let [high, low] = totals.map(|[first, second]| first + second);
-                    let total = if planes == 2 { (high << 7) + low } else { high };
+                    let [high, low] = [totals[0][0] + totals[0][1], totals[1][0] + totals[1][1]];
+                    let total = if PLANES == 2 { (high << 7) + low } else { high };
                     let total = if is_negative { -total } else { total };
                     *sums = (scale * total as f32).to_bits();
                 }
             }
         }
     }
+}
+
+/// Sums of both halves of a unit.
+#[inline(always)]
+fn half_sums(codes: &[i32; UNIT]) -> [i32; 2] {
+    let mut sums = *codes;
+    let mut half = UNIT / 4;
+    while half > 0 {
+        for i in 0..half {
+            sums[i] += sums[i + half];
+            sums[UNIT / 2 + i] += sums[UNIT / 2 + i + half];
+        }
+        half /= 2;
+    }
+    [sums[0], sums[UNIT / 2]]
 }
 
 /// Rows one after the other: rounded, as [`RoundRow`] makes them, or as they are.

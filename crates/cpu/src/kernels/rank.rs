@@ -1,6 +1,6 @@
 //! Numbers as whole numbers in the order of the contract, and a search by it.
 
-use crate::simd::Simd;
+use crate::simd::{MAX_LANES, Simd};
 use crate::supported_isa::Kernel;
 
 /// Lower for a greater number, the same for both zeros; `nan` for not-a-number, which ranks above
@@ -17,6 +17,112 @@ pub(crate) fn rank(x: f32, nan: u32) -> u32 {
 /// Sorts by rank and then by id.
 pub(crate) fn key(rank: u32, id: u32) -> u64 {
     u64::from(rank) << 32 | u64::from(id)
+}
+
+/// Ranks of scores: `to`, with [`u32::MAX`] for an entry of size 0, and just below it for
+/// not-a-number. Returns the least and the greatest rank below [`u32::MAX`], and the sum of all
+/// sizes; the three have equal lengths.
+pub(crate) struct Ranks<'a> {
+    pub(crate) scores: &'a [f32],
+    pub(crate) sizes: &'a [u32],
+    pub(crate) to: &'a mut [u32],
+}
+
+/// What [`Ranks`] returns.
+pub(crate) struct Ranked {
+    pub(crate) least: u32,
+    pub(crate) greatest: u32,
+    pub(crate) tokens: u64,
+}
+
+impl Kernel for Ranks<'_> {
+    type Output = Ranked;
+
+    /// The loop has no branch, so that the compiler makes vectors of it.
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> Ranked {
+        let n = self.scores.len();
+        assert!(self.sizes.len() == n && self.to.len() == n);
+        let (scores, sizes) = (self.scores.as_ptr(), self.sizes.as_ptr());
+        let to = self.to.as_mut_ptr();
+        let (mut least, mut greatest, mut tokens) = (u32::MAX, 0, 0);
+        for i in 0..n {
+            let own = rank(*scores.add(i), u32::MAX - 1);
+            let own = if *sizes.add(i) > 0 { own } else { u32::MAX };
+            *to.add(i) = own;
+            least = least.min(own);
+            greatest = greatest.max(if own == u32::MAX { 0 } else { own });
+            tokens = u64::wrapping_add(tokens, u64::from(*sizes.add(i)));
+        }
+        Ranked { least, greatest, tokens }
+    }
+}
+
+/// The sum of the sizes of entries whose rank is `limit` at most; equal lengths.
+pub(crate) struct SizesUpTo<'a> {
+    pub(crate) ranks: &'a [u32],
+    pub(crate) sizes: &'a [u32],
+    pub(crate) limit: u32,
+}
+
+impl Kernel for SizesUpTo<'_> {
+    type Output = u64;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> u64 {
+        assert_eq!(self.ranks.len(), self.sizes.len());
+        let mut tokens = 0;
+        // Sums of 32 bits are twice as fast. They do not wrap: tokens are numbered in as many.
+        let (ranks, sizes) = (self.ranks.as_ptr(), self.sizes.as_ptr());
+        for i in 0..self.ranks.len() {
+            let own = if *ranks.add(i) <= self.limit { *sizes.add(i) } else { 0 };
+            tokens = u32::wrapping_add(tokens, own);
+        }
+        u64::from(tokens)
+    }
+}
+
+/// Lists the entries whose rank is in `from..=from + span`: `first` and their places in `ranks`, in
+/// their order. Returns how many.
+///
+/// # Panics
+/// If `to` has no room for them.
+pub(crate) struct Places<'a> {
+    pub(crate) ranks: &'a [u32],
+    pub(crate) from: u32,
+    pub(crate) span: u32,
+    pub(crate) first: u32,
+    pub(crate) to: &'a mut [u32],
+}
+
+impl Kernel for Places<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> usize {
+        let Self { ranks, from, span, first, to } = self;
+        let (mut i, mut n) = (0, 0);
+        while i + S::LANES <= ranks.len() {
+            let (at, number) = (ranks.as_ptr().add(i), first + i as u32);
+            if n + S::LANES <= to.len() {
+                n += S::places(at, [from, span], number, to.as_mut_ptr().add(n));
+            } else {
+                let mut own = [0; MAX_LANES];
+                let found = S::places(at, [from, span], number, own.as_mut_ptr());
+                to[n..n + found].copy_from_slice(&own[..found]);
+                n += found;
+            }
+            i += S::LANES;
+        }
+        while i < ranks.len() {
+            if ranks[i].wrapping_sub(from) <= span {
+                to[n] = first + i as u32;
+                n += 1;
+            }
+            i += 1;
+        }
+        n
+    }
 }
 
 /// Where the first stretch of [`FirstBelow::STRETCH`] numbers begins of which one ranks below

@@ -233,8 +233,9 @@ pub(crate) struct Terms<'a> {
 pub(crate) enum Picked<'a, E> {
     /// `[n, dh]`.
     Run(&'a [E]),
-    /// Those of `all` with these numbers, `row` elements from one to the next.
-    Listed { all: &'a [E], ids: &'a [u32], row: usize },
+    /// The first n of those of `all` with these numbers, `row` elements from one to the next. The
+    /// others are scored next.
+    Listed { all: &'a [E], ids: &'a [u32], n: usize, row: usize },
 }
 
 /// A number of a stored landmark.
@@ -248,7 +249,8 @@ impl<E: Elem> Landmark for E {
         let (HeadQuery { q, row: q_row, dh: k }, out_row) = (query, BLOCK);
         match rows {
             Picked::Run(rows) => isa.run(Dots { q, q_row, rows, k, out, out_row }),
-            Picked::Listed { all, ids, row } => {
+            Picked::Listed { all, ids, n, row } => {
+                let ids = &ids[..n];
                 isa.run(ListedDots { q, q_row, all, ids, row, k, out, out_row });
             }
         }
@@ -258,11 +260,11 @@ impl<E: Elem> Landmark for E {
 impl Landmark for i8 {
     fn dots(isa: SupportedIsa, query: HeadQuery<'_>, rows: Picked<'_, Self>, out: &mut [f32]) {
         let (HeadQuery { q, row: q_row, dh: k }, out_row) = (query, BLOCK);
-        let (all, ids, row) = match rows {
-            Picked::Run(rows) => (rows, None, k),
-            Picked::Listed { all, ids, row } => (all, Some(ids), row),
+        let (all, ids, n, row) = match rows {
+            Picked::Run(rows) => (rows, None, rows.len() / k, k),
+            Picked::Listed { all, ids, n, row } => (all, Some(ids), n, row),
         };
-        isa.run_bytes(CodeDots { q, q_row, all, ids, row, k, out, out_row });
+        isa.run_bytes(CodeDots { q, q_row, all, ids, n, row, k, out, out_row });
     }
 }
 
@@ -278,7 +280,10 @@ impl<E: Landmark> Landmarks<'_, E> {
         let (k, Terms { terms, parts }) = (query.dh, to);
         let (first, last) = ((block * BLOCK).min(self.n), ((block + 1) * BLOCK).min(self.n));
         let rows = match self.ids {
-            Some(ids) => Picked::Listed { all: self.all, ids: &ids[first..last], row: self.row },
+            Some(ids) => {
+                let (ids, n) = (&ids[first..self.n], last - first);
+                Picked::Listed { all: self.all, ids, n, row: self.row }
+            }
             None => Picked::Run(&self.all[first * k..last * k]),
         };
         E::dots(isa, query, rows, terms);

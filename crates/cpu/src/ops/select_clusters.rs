@@ -1,17 +1,17 @@
 //! Rank, prefix sum, trim: without sorting all clusters.
 //!
-//! A histogram of tokens by the upper bits of the scores says in which bin the budget is reached.
-//! Better bins are taken whole; of the last one, a second histogram by the next bits leaves little
-//! more than what is taken. Only that is sorted; in the order of ids nothing is, and of the last
-//! bin alone a part is split off. Each cluster is one 64-bit key whose order is the contract's:
-//! greater score first, then lower id; not-a-number comes last.
+//! Scores become whole numbers in the contract's order, greater scores first and not-a-number last.
+//! The limit up to which the budget reaches is found by halves, each a sum over all entries without
+//! a branch. What is up to it, or a little more, is sorted as 64-bit keys, which lower ids come first
+//! of; in the order of ids nothing is, and among the last few alone one is looked for.
 
 use longview_ops::{Listed, Op, OpError, OpResult, SelectClusters, SelectSpan};
 
 use crate::backend::CpuBackend;
 use crate::indices::{ensure_at_most, ensure_below};
-use crate::kernels::rank::{key, rank};
+use crate::kernels::rank::{self, Places, Ranks, SizesUpTo};
 use crate::queue::Queue;
+use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Pieces};
 use crate::views::{slice, slice_mut};
 
@@ -25,7 +25,7 @@ pub(crate) fn run(queue: &mut Queue, d: SelectClusters<'_, CpuBackend>) -> OpRes
     let counts = slice_mut::<u32>(d.n_selected);
     let cost = Cost::bytes(scores.len() * 64);
     let (clusters, takes) = (slice_mut::<u32>(d.clusters), slice_mut::<u32>(d.takes));
-    let (spans, by_id) = (d.spans, d.p.by_id != 0);
+    let (spans, by_id, isa) = (d.spans, d.p.by_id != 0, queue.team.isa());
     let (clusters, takes) = (Pieces::of(clusters, max), Pieces::of(takes, max));
     queue.team.for_chunks3(
         Pieces::of(counts, 1),
@@ -38,7 +38,7 @@ pub(crate) fn run(queue: &mut Queue, d: SelectClusters<'_, CpuBackend>) -> OpRes
             let sizes = &slice::<u32>(&span.sizes)[head * span.cluster_stride as usize..];
             let scores = &scores[i * stride..][..n_clusters];
             let budget = slice::<u32>(&span.budgets)[head];
-            let [listed, ranks, bins, keys] = scratch.floats(scratch_lens(n_clusters));
+            let [listed, ranks, places, keys] = scratch.floats(scratch_lens(n_clusters));
             let list = list_of(span, head, n_clusters);
             let sizes = match list {
                 Some(list) => {
@@ -51,10 +51,10 @@ pub(crate) fn run(queue: &mut Queue, d: SelectClusters<'_, CpuBackend>) -> OpRes
             };
             let work = &mut Work {
                 ranks: bytemuck::cast_slice_mut(ranks),
-                bins: bytemuck::cast_slice_mut(bins),
+                places: bytemuck::cast_slice_mut(places),
                 keys: bytemuck::cast_slice_mut(keys),
             };
-            let choice = Choice { scores, sizes, budget };
+            let choice = Choice { scores, sizes, budget, isa };
             let taken = if by_id {
                 choice.in_order(work, ids, takes)
             } else {
@@ -95,21 +95,13 @@ fn check_counts(d: &SelectClusters<'_, CpuBackend>) -> OpResult<()> {
     Ok(())
 }
 
-/// Bins of ranks: their upper bits, which are those of a number's sign, exponent and mantissa.
-const BINS: usize = 1024;
-/// Bits of a rank below those of its bin.
-const BELOW_BIN: u32 = u32::BITS - BINS.ilog2();
-/// Bits of a rank below those of its bin and of its part of that bin.
-const BELOW_PART: u32 = BELOW_BIN - BINS.ilog2();
-/// Tables of bins: neighbours often share one, and an addition waits for the one before it.
-const TABLES: usize = 4;
+/// Tokens of entries that are sorted though they are not taken: to look for the limit among so few
+/// costs more than to sort them.
+const FEW: u64 = 64;
 
-/// Entries that are looked at together.
-const STRETCH: usize = 64;
-
-/// Scratch of a head: words of ranks, bins and keys.
+/// Scratch of a head: words of ranks, places and keys.
 pub(crate) fn scratch_lens(n: usize) -> [usize; 4] {
-    [n, n, TABLES * BINS, 2 * n]
+    [n, n, n, 2 * n]
 }
 
 /// What a head chooses from.
@@ -117,83 +109,75 @@ pub(crate) struct Choice<'a> {
     pub scores: &'a [f32],
     pub sizes: &'a [u32],
     pub budget: u32,
+    pub isa: SupportedIsa,
 }
 
 /// Work memory of a choice.
 pub(crate) struct Work<'a> {
     /// For each entry; [`u32::MAX`] for those that cannot be taken.
     pub ranks: &'a mut [u32],
-    pub bins: &'a mut [u32],
+    pub places: &'a mut [u32],
     pub keys: &'a mut [u64],
 }
 
 impl Work<'_> {
     /// The work memory of a choice from `n` entries, of one that is for more.
     pub fn first(&mut self, n: usize) -> Work<'_> {
-        let [_, ranks, bins, keys] = scratch_lens(n);
         Work {
-            ranks: &mut self.ranks[..ranks],
-            bins: &mut self.bins[..bins],
-            keys: &mut self.keys[..keys / 2],
+            ranks: &mut self.ranks[..n],
+            places: &mut self.places[..n],
+            keys: &mut self.keys[..n],
         }
     }
 }
 
+/// Ranks among which a budget is reached.
+struct Reached {
+    from: u32,
+    to: u32,
+    /// Tokens of ranks below `from`, less than the budget.
+    before: u64,
+}
+
 impl Choice<'_> {
-    /// Ranks all entries, and finds the bin in which the budget is reached: better bins are taken
-    /// whole. All bins where the budget is not reached. Also what better bins leave of the budget.
-    fn last_bin(&self, work: &mut Work<'_>) -> (usize, u64) {
-        work.bins.fill(0);
-        let all = self.scores.iter().zip(self.sizes).zip(work.ranks.iter_mut()).enumerate();
-        for (i, ((score, size), to)) in all {
-            *to = if *size > 0 { rank(*score, u32::MAX - 1) } else { u32::MAX };
-            work.bins[i % TABLES * BINS + (*to >> BELOW_BIN) as usize] += size;
+    /// Ranks all entries, and finds those among which the budget is reached, by halves: a few
+    /// tokens more, or entries of one rank. `None` where the budget takes all.
+    fn reached(&self, work: &mut Work<'_>) -> Option<Reached> {
+        let Self { scores, sizes, isa, .. } = *self;
+        let all = isa.run(Ranks { scores, sizes, to: work.ranks });
+        let budget = u64::from(self.budget);
+        if all.tokens <= budget {
+            return None;
         }
-        let mut left = u64::from(self.budget);
-        for bin in 0..BINS {
-            let tokens: u64 = (0..TABLES).map(|t| u64::from(work.bins[t * BINS + bin])).sum();
-            if tokens >= left {
-                return (bin, left);
+        let mut found = Reached { from: all.least, to: all.greatest, before: 0 };
+        let mut up_to = all.tokens;
+        while found.from < found.to && up_to - found.before > FEW {
+            let limit = found.from + (found.to - found.from) / 2;
+            let tokens = isa.run(SizesUpTo { ranks: work.ranks, sizes, limit });
+            if tokens >= budget {
+                (found.to, up_to) = (limit, tokens);
+            } else {
+                (found.from, found.before) = (limit + 1, tokens);
             }
-            left -= tokens;
         }
-        (BINS, left)
+        Some(found)
     }
 
-    /// The greatest rank that may be taken, or a little more: where the budget is reached among the
-    /// parts of the last bin, which may hold most of all entries.
-    fn greatest_rank(&self, work: &mut Work<'_>) -> u32 {
-        let (last, mut left) = self.last_bin(work);
-        if last == BINS {
-            return u32::MAX - 1;
+    /// Keys of the entries whose rank is in `from..=to`, in their order.
+    fn keys<'w>(&self, work: &'w mut Work<'_>, from: u32, to: u32) -> &'w mut [u64] {
+        let Work { ranks, places, keys } = work;
+        let span = to - from;
+        let n = self.isa.run(Places { ranks, from, span, first: 0, to: places });
+        for (key, i) in keys.iter_mut().zip(&places[..n]) {
+            *key = rank::key(ranks[*i as usize], *i);
         }
-        // Entries of other bins count for a place behind the parts, so that there is no branch.
-        work.bins[..2 * BINS].fill(0);
-        for (i, (rank, size)) in work.ranks.iter().zip(self.sizes).enumerate() {
-            let part = (*rank >> BELOW_PART) as usize % BINS;
-            let is_last = (*rank >> BELOW_BIN) as usize == last;
-            work.bins[if is_last { part } else { BINS + i % BINS }] += size;
-        }
-        let mut parts = work.bins[..BINS].iter();
-        let part = parts.position(|tokens| {
-            let is_reached = u64::from(*tokens) >= left;
-            left = left.saturating_sub(u64::from(*tokens));
-            is_reached
-        });
-        let part = part.expect("the bin has what is left of the budget") as u32;
-        let upper = (last as u32) << BELOW_BIN | part << BELOW_PART;
-        (upper | ((1 << BELOW_PART) - 1)).min(u32::MAX - 1)
+        &mut keys[..n]
     }
 
     /// Fills `ids` and `takes` with entries, best first; returns how many.
     pub fn best_first(&self, work: &mut Work<'_>, ids: &mut [u32], takes: &mut [u32]) -> usize {
-        let greatest = self.greatest_rank(work);
-        let mut n = 0;
-        for (i, rank) in work.ranks.iter().enumerate() {
-            work.keys[n] = key(*rank, i as u32);
-            n += usize::from(*rank <= greatest);
-        }
-        let best = &mut work.keys[..n];
+        let greatest = self.reached(work).map_or(u32::MAX - 1, |reached| reached.to);
+        let best = self.keys(work, 0, greatest);
         best.sort_unstable();
         let (mut left, mut taken) = (self.budget, 0);
         for key in best.iter() {
@@ -209,46 +193,29 @@ impl Choice<'_> {
         taken
     }
 
-    /// The same of entries of one token, in their order: the last key that is taken says which
+    /// The same of entries of one token, in their order: the last one that is taken says which
     /// others are.
     pub fn in_order(&self, work: &mut Work<'_>, ids: &mut [u32], takes: &mut [u32]) -> usize {
         if self.budget == 0 {
             return 0;
         }
-        let (last, _) = self.last_bin(work);
-        // Entries of the last bin, and how many are better.
-        let (mut n, mut better) = (0, 0);
-        for (i, rank) in work.ranks.iter().enumerate() {
-            let bin = (*rank >> BELOW_BIN) as usize;
-            work.keys[n] = key(*rank, i as u32);
-            n += usize::from(bin == last && *rank < u32::MAX);
-            better += usize::from(bin < last && *rank < u32::MAX);
-        }
-        // More bins than there are: all that may be taken.
-        let limit = if last == BINS {
-            key(u32::MAX, 0)
-        } else {
-            let most = self.budget as usize - better;
-            *work.keys[..n].select_nth_unstable(most - 1).1 + 1
+        let (rank, id) = match self.reached(work) {
+            // All that may be taken.
+            None => (u32::MAX - 1, u32::MAX),
+            Some(Reached { from, to, before }) => {
+                let most = (u64::from(self.budget) - before) as usize;
+                let (_, last, _) = self.keys(work, from, to).select_nth_unstable(most - 1);
+                ((*last >> u32::BITS) as u32, *last as u32)
+            }
         };
-        let mut taken = 0;
-        for (first, ranks) in (0..).step_by(STRETCH).zip(work.ranks.chunks(STRETCH)) {
-            let keys = (first..).zip(ranks).map(|(i, rank)| (i, key(*rank, i)));
-            if let Some(places) = ids.get_mut(taken..taken + STRETCH) {
-                // Which entries are taken is chance, so there is no branch: each is written where
-                // the next one goes, and stays if it is taken.
-                let mut n = 0;
-                for (i, key) in keys {
-                    places[n] = i;
-                    n += usize::from(key < limit);
-                }
-                taken += n;
-                continue;
-            }
-            for (i, _) in keys.filter(|(_, key)| *key < limit) {
-                ids[taken] = i;
-                taken += 1;
-            }
+        // Those of the same rank up to the last one, and better ones behind it.
+        let (first, behind) =
+            work.ranks.split_at((id as usize).saturating_add(1).min(work.ranks.len()));
+        let isa = self.isa;
+        let mut taken = isa.run(Places { ranks: first, from: 0, span: rank, first: 0, to: ids });
+        if let Some(span) = rank.checked_sub(1) {
+            let (start, to) = (first.len() as u32, &mut ids[taken..]);
+            taken += isa.run(Places { ranks: behind, from: 0, span, first: start, to });
         }
         takes[..taken].fill(1);
         taken
@@ -260,6 +227,7 @@ mod tests {
     use longview_core::SplitMix64;
 
     use super::*;
+    use crate::isa::Isa;
 
     fn oracle(scores: &[f32], sizes: &[u32], budget: u32) -> Vec<(u32, u32)> {
         let mut order: Vec<usize> = (0..scores.len()).filter(|&i| sizes[i] > 0).collect();
@@ -281,18 +249,26 @@ mod tests {
         out
     }
 
+    /// On every instruction set of this machine.
     fn chosen(scores: &[f32], sizes: &[u32], budget: u32, by_id: bool) -> Vec<(u32, u32)> {
         let n = scores.len();
-        let (mut ranks, mut bins) = (vec![7; n], vec![7; TABLES * BINS]);
-        let (mut keys, mut ids, mut takes) = (vec![7; n], vec![0; n], vec![0; n]);
-        let mut work = Work { ranks: &mut ranks, bins: &mut bins, keys: &mut keys };
-        let choice = Choice { scores, sizes, budget };
-        let taken = if by_id {
-            choice.in_order(&mut work, &mut ids, &mut takes)
-        } else {
-            choice.best_first(&mut work, &mut ids, &mut takes)
+        let on = |isa| {
+            let (mut ranks, mut places, mut keys) = (vec![7; n], vec![7; n], vec![7; n]);
+            let (mut ids, mut takes) = (vec![0; n], vec![0; n]);
+            let mut work = Work { ranks: &mut ranks, places: &mut places, keys: &mut keys };
+            let choice = Choice { scores, sizes, budget, isa };
+            let taken = if by_id {
+                choice.in_order(&mut work, &mut ids, &mut takes)
+            } else {
+                choice.best_first(&mut work, &mut ids, &mut takes)
+            };
+            ids.into_iter().zip(takes).take(taken).collect()
         };
-        ids.into_iter().zip(takes).take(taken).collect()
+        let sets = Isa::ALL.iter().filter(|isa| isa.is_available());
+        let mut found: Vec<Vec<_>> =
+            sets.map(|isa| on(SupportedIsa::choose(Some(*isa)).unwrap())).collect();
+        assert!(found.windows(2).all(|two| two[0] == two[1]), "sets differ");
+        found.pop().unwrap()
     }
 
     /// Of the clusters that are not empty, with a token each.
@@ -321,6 +297,20 @@ mod tests {
             let sizes: Vec<u32> = (0..n).map(|_| rng.below(40) as u32).collect();
             for budget in [0, 1, 7, 1024, u32::MAX] {
                 compare(&scores, &sizes, budget);
+            }
+        }
+    }
+
+    /// Room for no more than what is taken, and few scores of many: what a limit divides lies in
+    /// one rank.
+    #[test]
+    fn ties_end_where_the_budget_does() {
+        for n in [15, 16, 17, 300] {
+            for budget in [1, 2, 15, 16, 100] {
+                let scores: Vec<f32> =
+                    (0..n).map(|i| [0.25, 0.5][usize::from(i % 5 == 0)]).collect();
+                compare(&scores, &vec![1; n], budget);
+                compare(&vec![0.125; n], &vec![3; n], budget);
             }
         }
     }

@@ -239,6 +239,18 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn places(p: *const u32, [from, span]: [u32; 2], first: u32, to: *mut u32) -> usize {
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let word = _mm512_loadu_si512(p.cast());
+        let above = _mm512_sub_epi32(word, _mm512_set1_epi32(from.cast_signed()));
+        let own = _mm512_cmple_epu32_mask(above, _mm512_set1_epi32(span.cast_signed()));
+        let numbers = _mm512_add_epi32(lanes, _mm512_set1_epi32(first.cast_signed()));
+        // Into a register: the instruction that writes to memory takes 100 cycles on Zen 4.
+        _mm512_storeu_si512(to.cast(), _mm512_maskz_compress_epi32(own, numbers));
+        own.count_ones() as usize
+    }
+
+    #[inline(always)]
     unsafe fn prefetch<T>(p: *const T) {
         _mm_prefetch::<_MM_HINT_T1>(p.cast());
     }

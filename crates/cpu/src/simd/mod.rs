@@ -194,6 +194,20 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         std::ptr::copy_nonoverlapping(t.as_ptr(), p, n);
     }
 
+    /// Writes `first + lane` for each lane whose word at `p` is in `from..=from + span`, one behind
+    /// the other; returns how many. There is room for `LANES` numbers at `to`.
+    #[inline(always)]
+    unsafe fn places(p: *const u32, [from, span]: [u32; 2], first: u32, to: *mut u32) -> usize {
+        // Which lanes count is chance, so there is no branch: each is written where the next one
+        // goes, and stays if it counts.
+        let mut n = 0;
+        for lane in 0..Self::LANES {
+            *to.add(n) = first + lane as u32;
+            n += usize::from((*p.add(lane)).wrapping_sub(from) <= span);
+        }
+        n
+    }
+
     /// Asks for the cache line of `p` in L2; any address is allowed. Not in L1: its few miss
     /// buffers would be the limit (random rows, Zen 4: 10 GB/s a core against 19).
     #[inline(always)]

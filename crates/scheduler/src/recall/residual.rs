@@ -136,11 +136,13 @@ impl<B: Backend> GroupRest<B> {
         self.owners.clear();
         let tokens = at.selector.selected(at.selection, head).map(|(token, _)| token);
         self.owners.extend(tokens.map(|token| index.owners[token]));
-        for cluster in &self.owners {
-            if lost[*cluster as usize] == 0 {
-                self.clusters.push(h, *cluster, 0);
+        // Tokens of a cluster mostly follow each other.
+        for own in self.owners.chunk_by(|a, b| a == b) {
+            let cluster = own[0];
+            if lost[cluster as usize] == 0 {
+                self.clusters.push(h, cluster, 0);
             }
-            lost[*cluster as usize] += 1;
+            lost[cluster as usize] += own.len() as u32;
         }
         let (own, n) = (h * self.clusters.stride, self.clusters.host_n[h] as usize);
         let rows = &self.clusters.host_rows[own..own + n];

@@ -377,7 +377,7 @@ impl<B: Backend> Selector<B> {
         &self,
         selection: SelectionId,
         head: HeadId,
-    ) -> impl Iterator<Item = (usize, usize)> + '_ {
+    ) -> impl ExactSizeIterator<Item = (usize, usize)> + '_ {
         let place = self.place(selection, head);
         let clusters = self.host_clusters[place.clone()].iter().map(|c| *c as usize);
         clusters.zip(self.host_takes[place].iter().map(|t| *t as usize))

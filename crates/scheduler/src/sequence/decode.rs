@@ -369,7 +369,7 @@ impl Token {
                 // Each is a row behind the one before. To look them up, all over the index, would
                 // take a twentieth of a step.
                 let first = units.starts.first().map_or(0, |start| *start as usize);
-                selected.for_each(|(token, _)| lists.push(head, first + token));
+                lists.extend(head, selected.map(|(token, _)| first + token));
                 continue;
             }
             for (unit, take) in selected {

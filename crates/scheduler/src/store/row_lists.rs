@@ -77,6 +77,16 @@ impl<B: Backend> RowLists<B> {
         self.n[head] += 1;
     }
 
+    /// Adds many rows of a head at once.
+    pub fn extend(&mut self, head: HeadId, rows: impl ExactSizeIterator<Item = usize>) {
+        let n = self.n[head] as usize;
+        let end = n + rows.len();
+        assert!(end <= self.stride, "a head attends more than {} rows", self.stride);
+        let to = &mut self.rows[head.index() * self.stride..][n..end];
+        to.iter_mut().zip(rows).for_each(|(to, row)| *to = row as u32);
+        self.n[head] = end as u32;
+    }
+
     pub fn head(&self, head: HeadId) -> &[u32] {
         &self.rows[head.index() * self.stride..][..self.n[head] as usize]
     }
