@@ -18,7 +18,7 @@ use longview_ops::{
 use crate::backend::CpuBackend;
 use crate::buffer::CpuBuffer;
 use crate::error::NAME;
-use crate::team::Team;
+use crate::team::{Cost, Team};
 use crate::weight::CpuWeight;
 use crate::{copy, group, ops, search_tokens};
 
@@ -200,6 +200,10 @@ impl Backend for CpuBackend {
 
     fn select_clusters(&self, d: SelectClusters<'_, Self>) -> OpResult<()> {
         ops::select_clusters::run(&mut self.queue(), d)
+    }
+
+    fn on_host(&self, n: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.queue().team.for_each(n, Cost::ENOUGH, |_, i| work(i));
     }
 
     fn search_tokens(&self, d: SearchTokens<'_, Self>) -> OpResult<()> {

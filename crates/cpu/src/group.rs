@@ -75,6 +75,8 @@ pub(crate) fn run(queue: &mut Queue, mut d: LinearGroup<'_, '_, CpuBackend>) -> 
     let [a, b, c, d, e, f, g, h, i] = queue.shared.floats(all);
     let scratch = [[a, b, c], [d, e, f], [g, h, i]];
     let mut work: [Option<(Work<'_>, Shared<'_, f32>)>; MAX_LAYERS] = [None; MAX_LAYERS];
+    // The rows as they were rounded for a layer before: mostly all weights are of one type.
+    let mut rounded = None;
     for ((work, layer), scratch) in work.iter_mut().zip(layers).zip(scratch) {
         let n_out = layer.n_out as usize;
         let bias = layer.bias.map(|bias| bias.elements());
@@ -85,7 +87,12 @@ pub(crate) fn run(queue: &mut Queue, mut d: LinearGroup<'_, '_, CpuBackend>) -> 
                 Work::Plain(PlainWork::new(isa, &p, layer.weight, scratch))
             }
             Matrix::Tiled(weight) => {
-                let x = rows_for(&mut queue.team, weight, &p, scratch);
+                let rounding = weight.rounding(isa);
+                let x = match rounded {
+                    Some((of, x)) if of == rounding => x,
+                    _ => rows_for(&mut queue.team, weight, &p, scratch),
+                };
+                rounded = Some((rounding, x));
                 Work::Tiled(TiledWork::new(&p, weight, x))
             }
         };

@@ -24,6 +24,9 @@ const ALONE_NS: u64 = 5_000;
 pub(crate) struct Cost(u64);
 
 impl Cost {
+    /// Worth a second core.
+    pub(crate) const ENOUGH: Self = Self(ALONE_NS);
+
     /// Work bound by memory.
     pub(crate) fn bytes(n: usize) -> Self {
         Self(n as u64 / 16)

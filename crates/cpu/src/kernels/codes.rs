@@ -384,7 +384,7 @@ mod tests {
                 q_row: 16,
                 all: &codes,
                 ids: None,
-                n: 3,
+                n: 1,
                 row: 16,
                 k: 16,
                 out: &mut out,

@@ -34,6 +34,8 @@ pub(crate) struct HeadGroups {
     pub starts: Vec<u32>,
     /// Tokens of each group.
     pub tokens: Vec<u32>,
+    /// The group of each cluster.
+    pub owners: Vec<u32>,
     /// `[groups, 2, width]` in the data type of the index: mean key and mean value.
     pairs: Vec<u8>,
 }
@@ -62,6 +64,7 @@ impl<B: Backend> ClusterGroups<B> {
         let head = || HeadGroups {
             starts: Vec::with_capacity(capacity),
             tokens: Vec::with_capacity(capacity),
+            owners: Vec::with_capacity(capacity * GROUP_CLUSTERS),
             pairs: Vec::with_capacity(2 * capacity * width * dtype.size()),
         };
         Ok(Self {
@@ -104,6 +107,7 @@ impl<B: Backend> ClusterGroups<B> {
             decode_f32_into(dtype, &clusters.pairs[cluster * pair..][..pair], own);
             means.iter_mut().zip(&*own).for_each(|(mean, x)| *mean += share * x);
         }
+        group.owners.extend(std::iter::repeat_n(group.starts.len() as u32, end - first));
         group.starts.push(first as u32);
         group.tokens.push(tokens);
         encode_f32_into(dtype, means, &mut group.pairs);
@@ -117,6 +121,7 @@ impl<B: Backend> ClusterGroups<B> {
         for (to, from) in fork.heads.iter_mut().zip(&self.heads) {
             to.starts.extend_from_slice(&from.starts);
             to.tokens.extend_from_slice(&from.tokens);
+            to.owners.extend_from_slice(&from.owners);
             to.pairs.extend_from_slice(&from.pairs);
         }
         (0..n_heads).try_for_each(|h| fork.upload(backend, h, 0))?;
@@ -130,6 +135,8 @@ impl<B: Backend> ClusterGroups<B> {
             let n = group.starts.partition_point(|start| (*start as usize) < n_clusters);
             group.starts.truncate(n);
             group.tokens.truncate(n);
+            let clusters = group.owners.partition_point(|owner| (*owner as usize) < n);
+            group.owners.truncate(clusters);
             group.pairs.truncate(n * pair);
         }
     }
@@ -160,14 +167,6 @@ impl<B: Backend> ClusterGroups<B> {
     /// Bytes on the device.
     pub fn device_bytes(&self) -> u64 {
         self.pairs.size_bytes()
-    }
-}
-
-impl HeadGroups {
-    /// The group of a cluster.
-    pub fn of(&self, cluster: u32) -> usize {
-        // The first group begins at cluster 0.
-        self.starts.partition_point(|start| *start <= cluster).saturating_sub(1)
     }
 }
 
@@ -280,7 +279,8 @@ mod tests {
         let head = &groups.heads()[0];
         assert_eq!(head.starts, [0, 32, 35], "a batch begins a group");
         assert_eq!(head.tokens, [32, 5, 5]);
-        assert_eq!([0, 31, 32, 34, 35, 39].map(|cluster| head.of(cluster)), [0, 0, 1, 1, 2, 2]);
+        assert_eq!([0, 31, 32, 34, 35, 39].map(|cluster| head.owners[cluster]), [0, 0, 1, 1, 2, 2]);
+        assert_eq!(head.owners.len(), 40);
         // 0 to 31; 32, three times 33, 34; 35 to 39.
         let means = [15.5, -15.5, 33.0, -33.0, 37.0, -37.0];
         let found = floats(&backend, View::all(&groups.pairs));

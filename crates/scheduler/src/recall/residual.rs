@@ -12,6 +12,8 @@
 //! the mean of their group ([`crate::index`]'s upper level), as often as it has tokens in them: so
 //! the estimate covers all tokens, and what is far from the query is coarser and costs less.
 
+use std::sync::Mutex;
+
 use longview_core::{DType, HeadId};
 use longview_ops::{
     AttendList, Backend, ClusterRest, ClusterRestParams, KvView, ListSpan, OpResult, View, ViewMut,
@@ -56,8 +58,21 @@ struct GroupRest<B: Backend> {
     clusters: HostList<B>,
     /// All groups, and their tokens that are in no listed cluster.
     groups: HostList<B>,
-    /// The cluster of each chosen token of a head.
+    /// Heads are listed at once, by as many threads as there are.
+    heads: Vec<Mutex<HeadRest>>,
+}
+
+/// The lists of a head, and what it takes to make them.
+struct HeadRest {
+    clusters: Vec<u32>,
+    /// Tokens that are left of each of `clusters`.
+    left: Vec<u32>,
+    /// Tokens of each group that are in no listed cluster.
+    groups: Vec<u32>,
+    /// The cluster of each chosen token.
     owners: Vec<u32>,
+    /// Tokens that each cluster lost; 0 between calls.
+    lost: Vec<u32>,
 }
 
 /// A list of rows with weights for each KV head, made on the host.
@@ -87,10 +102,16 @@ impl<B: Backend> HostList<B> {
         })
     }
 
-    fn push(&mut self, head: usize, row: u32, weight: u32) {
-        let at = head * self.stride + self.host_n[head] as usize;
-        (self.host_rows[at], self.host_weights[at]) = (row, weight);
-        self.host_n[head] += 1;
+    /// Sets a head's list.
+    ///
+    /// # Panics
+    /// If it has no room, or rows and weights are not equally many.
+    fn set(&mut self, head: usize, rows: impl ExactSizeIterator<Item = u32>, weights: &[u32]) {
+        assert_eq!(rows.len(), weights.len());
+        let own = head * self.stride..head * self.stride + weights.len();
+        self.host_rows[own.clone()].iter_mut().zip(rows).for_each(|(to, row)| *to = row);
+        self.host_weights[own].copy_from_slice(weights);
+        self.host_n[head] = weights.len() as u32;
     }
 
     fn upload(&mut self, backend: &B) -> OpResult<()> {
@@ -121,36 +142,35 @@ fn list_bytes(n_heads: usize, stride: usize) -> usize {
     n_heads * (2 * stride + 1) * DType::U32.size()
 }
 
-impl<B: Backend> GroupRest<B> {
-    /// Lists the clusters of `head` that lost tokens with what each has left, and all groups with
-    /// what of them is not listed. `lost`, the tokens that each cluster lost, is 0 before and
-    /// after.
-    fn list(&mut self, head: HeadId, at: &Unread<'_, B>, groups: &HeadGroups, lost: &mut [u32]) {
-        let (h, index) = (head.index(), &at.clusters.heads()[head.index()]);
-        (self.clusters.host_n[h], self.groups.host_n[h]) = (0, 0);
-        for (group, tokens) in groups.tokens.iter().enumerate() {
-            self.groups.push(h, group as u32, *tokens);
-        }
+impl HeadRest {
+    /// Lists the clusters of `head` that lost tokens with what each has left, and what of all groups
+    /// is not listed.
+    fn list<B: Backend>(&mut self, head: HeadId, at: &Unread<'_, B>, groups: &HeadGroups) {
+        let index = &at.clusters.heads()[head.index()];
+        let Self { clusters, left, groups: rest, owners, lost } = self;
+        rest.clear();
+        rest.extend_from_slice(&groups.tokens);
         // All are looked up before the first is counted: these reads lie far apart, and wait for
         // each other where branches that nobody foresees come between them.
-        self.owners.clear();
+        owners.clear();
         let tokens = at.selector.selected(at.selection, head).map(|(token, _)| token);
-        self.owners.extend(tokens.map(|token| index.owners[token]));
+        owners.extend(tokens.map(|token| index.owners[token]));
+        clusters.clear();
         // Tokens of a cluster mostly follow each other.
-        for own in self.owners.chunk_by(|a, b| a == b) {
+        for own in owners.chunk_by(|a, b| a == b) {
             let cluster = own[0];
             if lost[cluster as usize] == 0 {
-                self.clusters.push(h, cluster, 0);
+                clusters.push(cluster);
             }
             lost[cluster as usize] += own.len() as u32;
         }
-        let (own, n) = (h * self.clusters.stride, self.clusters.host_n[h] as usize);
-        let rows = &self.clusters.host_rows[own..own + n];
-        for (cluster, left) in rows.iter().zip(&mut self.clusters.host_weights[own..own + n]) {
-            let size = index.sizes[*cluster as usize];
-            *left = size - std::mem::take(&mut lost[*cluster as usize]);
-            self.groups.host_weights[h * self.groups.stride + groups.of(*cluster)] -= size;
-        }
+        left.clear();
+        left.extend(clusters.iter().map(|cluster| {
+            let cluster = *cluster as usize;
+            let size = index.sizes[cluster];
+            rest[groups.owners[cluster] as usize] -= size;
+            size - std::mem::take(&mut lost[cluster])
+        }));
     }
 }
 
@@ -164,11 +184,20 @@ impl<B: Backend> ChosenTokens<B> {
     ) -> OpResult<Self> {
         let (h, len) = (shape.n_kv_heads, shape.n_kv_heads * most);
         let groups = match group_lists(shape, policy, capacity) {
-            Some([clusters, groups]) => Some(GroupRest {
-                clusters: HostList::new(backend, h, clusters)?,
-                groups: HostList::new(backend, h, groups)?,
-                owners: Vec::with_capacity(most),
-            }),
+            Some([clusters, groups]) => {
+                let head = || HeadRest {
+                    clusters: Vec::with_capacity(clusters),
+                    left: Vec::with_capacity(clusters),
+                    groups: Vec::with_capacity(groups),
+                    owners: Vec::with_capacity(most),
+                    lost: vec![0; capacity],
+                };
+                Some(GroupRest {
+                    clusters: HostList::new(backend, h, clusters)?,
+                    groups: HostList::new(backend, h, groups)?,
+                    heads: (0..h).map(|_| Mutex::new(head())).collect(),
+                })
+            }
             None => None,
         };
         Ok(Self {
@@ -194,8 +223,14 @@ impl<B: Backend> ChosenTokens<B> {
         let (Some(rest), Some(groups)) = (&mut self.groups, at.clusters.groups()) else {
             return Ok(None);
         };
-        for (head, groups) in shape.heads().zip(groups.heads()) {
-            rest.list(head, at, groups, &mut self.lost);
+        backend.on_host(shape.n_kv_heads, &|head| {
+            let mut own = rest.heads[head].lock().expect("no list panicked");
+            own.list(HeadId::new(head), at, &groups.heads()[head]);
+        });
+        for (head, own) in rest.heads.iter_mut().enumerate() {
+            let own = own.get_mut().expect("no list panicked");
+            rest.clusters.set(head, own.clusters.iter().copied(), &own.left);
+            rest.groups.set(head, 0..own.groups.len() as u32, &own.groups);
         }
         rest.clusters.upload(backend)?;
         rest.groups.upload(backend)?;
