@@ -59,28 +59,60 @@ impl Rounded {
         units: [0.0; VECTORS],
     };
 
-    /// Rounds vector `g`, of up to [`COLUMNS`] elements.
+    /// Rounds vector `g`, of up to [`COLUMNS`] elements. In loops over arrays, of which the compiler
+    /// makes vectors: every block of rows rounds anew.
     #[inline(always)]
-    fn set(&mut self, g: usize, x: &[f32]) {
-        let most = x.iter().fold(0.0f32, |most, x| {
-            let x = x.abs();
-            // Not-a-number stays.
-            if x > most || x.is_nan() { x } else { most }
-        });
-        let unit = most / (127.0 * 128.0);
-        let per_unit = if most > 0.0 && unit > 0.0 { 1.0 / unit } else { 0.0 };
-        self.units[g] = if most.is_finite() { unit } else { f32::NAN };
-        let [high, low] = &mut self.bytes[g];
-        let mut sums = [0i32; 2];
-        for (x, (high, low)) in x.iter().zip(high.iter_mut().zip(low.iter_mut())) {
-            let whole = (x * per_unit).round_ties_even() as i32;
-            let upper = ((whole + 64) >> 7).clamp(-127, 127);
-            (*high, *low) = (upper as i8, (whole - 128 * upper) as i8);
-            sums = [sums[0] + i32::from(*high), sums[1] + i32::from(*low)];
+    unsafe fn set(&mut self, g: usize, x: &[f32]) {
+        let mut padded = [0.0f32; COLUMNS];
+        let width = x.len().next_multiple_of(MAX_LANES);
+        padded[..x.len()].copy_from_slice(x);
+        let (mut most, mut not_finite) = ([0.0f32; MAX_LANES], [0.0f32; MAX_LANES]);
+        let mut i = 0;
+        while i < width {
+            for lane in 0..MAX_LANES {
+                let x = padded[i + lane];
+                most[lane] = if x.abs() > most[lane] { x.abs() } else { most[lane] };
+                // Infinity and not-a-number become not-a-number.
+                not_finite[lane] += x * 0.0;
+            }
+            i += MAX_LANES;
         }
-        high[x.len()..].fill(0);
-        low[x.len()..].fill(0);
-        self.less[g] = sums.map(|sum| -128 * sum);
+        for lane in 1..MAX_LANES {
+            most[0] = if most[lane] > most[0] { most[lane] } else { most[0] };
+            not_finite[0] += not_finite[lane];
+        }
+        let (most, is_finite) = (most[0], !not_finite[0].is_nan());
+        let unit = most / (127.0 * 128.0);
+        self.units[g] = if is_finite { unit } else { f32::NAN };
+        // The codes of what is no number stand for nothing: their unit is none.
+        let per_unit = if is_finite && unit > 0.0 { 1.0 / unit } else { 0.0 };
+        let [high, low] = &mut self.bytes[g];
+        let mut sums = [[0i32; MAX_LANES]; 2];
+        let mut i = 0;
+        while i < width {
+            for lane in 0..MAX_LANES {
+                let rounded = (padded[i + lane] * per_unit).round_ties_even();
+                let is_code = rounded.abs() <= 32_767.0;
+                let whole: i32 = if is_code { rounded.to_int_unchecked() } else { 0 };
+                let upper = ((whole + 64) >> 7).clamp(-127, 127);
+                let lower = whole - 128 * upper;
+                (high[i + lane], low[i + lane]) = (upper as i8, lower as i8);
+                sums[0][lane] += upper;
+                sums[1][lane] += i32::from(lower as i8);
+            }
+            i += MAX_LANES;
+        }
+        // Up to the end of the last unit.
+        let end = width.next_multiple_of(UNIT);
+        high[width..end].fill(0);
+        low[width..end].fill(0);
+        for plane in 0..2 {
+            let mut sum = 0;
+            for lane in 0..MAX_LANES {
+                sum += sums[plane][lane];
+            }
+            self.less[g][plane] = -128 * sum;
+        }
     }
 }
 

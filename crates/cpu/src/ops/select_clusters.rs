@@ -95,9 +95,10 @@ fn check_counts(d: &SelectClusters<'_, CpuBackend>) -> OpResult<()> {
     Ok(())
 }
 
-/// Tokens of entries that are sorted though they are not taken: to look for the limit among so few
-/// costs more than to sort them.
-const FEW: u64 = 64;
+/// Tokens of entries that are looked at one by one though they are not taken, or a share of the
+/// budget if that is more: to look for the limit among so few costs more.
+const FEW: u64 = 128;
+const SHARE: u64 = 8;
 
 /// Scratch of a head: words of ranks, places and keys.
 pub(crate) fn scratch_lens(n: usize) -> [usize; 4] {
@@ -150,8 +151,8 @@ impl Choice<'_> {
             return None;
         }
         let mut found = Reached { from: all.least, to: all.greatest, before: 0 };
-        let mut up_to = all.tokens;
-        while found.from < found.to && up_to - found.before > FEW {
+        let (mut up_to, few) = (all.tokens, FEW.max(budget / SHARE));
+        while found.from < found.to && up_to - found.before > few {
             let limit = found.from + (found.to - found.from) / 2;
             let tokens = isa.run(SizesUpTo { ranks: work.ranks, sizes, limit });
             if tokens >= budget {
