@@ -12,6 +12,7 @@ use longview_ops::{
 use crate::backend::CpuBackend;
 use crate::indices::ensure_at_most;
 use crate::kernels::mass::Projection;
+use crate::kernels::rank::Picked;
 use crate::ops::centroid_scores::{
     BLOCK, HeadQuery, Landmark, Landmarks, Terms, pool, scale_queries, to_factors, with_landmarks,
 };
@@ -496,8 +497,8 @@ impl<'a> Search<'a> {
         let sizes = match scored {
             Entries::First(_) => &own_sizes()[..n],
             Entries::Clusters(ids) => {
-                let all = own_sizes();
-                m.sizes.iter_mut().zip(ids).for_each(|(size, id)| *size = all[*id as usize]);
+                let (from, to) = (own_sizes(), &mut m.sizes[..n]);
+                self.isa.run(Picked { from, ids, to });
                 &m.sizes[..n]
             }
             // Each is one.

@@ -218,6 +218,8 @@ impl Part<'_> {
             let to = StridedMut { at: out.as_mut_ptr().add(i), row: out_row };
             if self.width <= UNIT {
                 self.narrow::<S>(&at, lanes, to);
+            } else if S::LANES == MAX_LANES && self.width <= 2 * UNIT {
+                self.two::<S>(&at, lanes, to);
             } else {
                 self.wide::<S>(&at, lanes, to);
             }
@@ -233,6 +235,21 @@ impl Part<'_> {
             let [high, low] = &self.rounded.bytes[g];
             let both = [high.as_ptr(), low.as_ptr()];
             let sums = S::dot_two::<8, 8>(self.start::<S>(g), &w, 0, both);
+            self.put::<S>(g, sums, rows, to);
+        }
+    }
+
+    /// Rows of two units, where codes of both fit into registers beside the sums.
+    #[inline(always)]
+    unsafe fn two<S: ByteSimd>(&self, at: &[*const u8; MAX_LANES], rows: usize, to: StridedMut) {
+        let units = [unit_codes::<S>(at, 0, self.width), unit_codes::<S>(at, UNIT, self.width)];
+        for g in 0..self.vectors {
+            let [high, low] = &self.rounded.bytes[g];
+            let mut sums = self.start::<S>(g);
+            for u in 0..2 {
+                let both = [high.as_ptr().add(u * UNIT), low.as_ptr().add(u * UNIT)];
+                sums = S::dot_two::<8, 8>(sums, &units[u], 0, both);
+            }
             self.put::<S>(g, sums, rows, to);
         }
     }

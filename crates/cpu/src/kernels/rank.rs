@@ -58,6 +58,35 @@ impl Kernel for Ranks<'_> {
     }
 }
 
+/// `to[i] = from[ids[i]]`.
+///
+/// # Panics
+/// If an id is no place in `from`, or lengths differ.
+pub(crate) struct Picked<'a> {
+    pub(crate) from: &'a [u32],
+    pub(crate) ids: &'a [u32],
+    pub(crate) to: &'a mut [u32],
+}
+
+impl Kernel for Picked<'_> {
+    type Output = ();
+
+    /// Two loops without a branch: many reads wait for memory at once.
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { from, ids, to } = self;
+        assert_eq!(ids.len(), to.len());
+        let mut are_places = true;
+        for id in ids {
+            are_places &= (*id as usize) < from.len();
+        }
+        assert!(are_places);
+        for i in 0..ids.len() {
+            *to.get_unchecked_mut(i) = *from.get_unchecked(*ids.get_unchecked(i) as usize);
+        }
+    }
+}
+
 /// The sum of the sizes of entries whose rank is `limit` at most; equal lengths.
 pub(crate) struct SizesUpTo<'a> {
     pub(crate) ranks: &'a [u32],

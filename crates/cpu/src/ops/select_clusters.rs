@@ -100,6 +100,10 @@ fn check_counts(d: &SelectClusters<'_, CpuBackend>) -> OpResult<()> {
 const FEW: u64 = 128;
 const SHARE: u64 = 8;
 
+/// Entries of a sample, and how far from the place of the limit in it the limit is expected.
+const SAMPLE: usize = 64;
+const MARGIN: usize = 4;
+
 /// Scratch of a head: words of ranks, places and keys.
 pub(crate) fn scratch_lens(n: usize) -> [usize; 4] {
     [n, n, n, 2 * n]
@@ -152,8 +156,11 @@ impl Choice<'_> {
         }
         let mut found = Reached { from: all.least, to: all.greatest, before: 0 };
         let (mut up_to, few) = (all.tokens, FEW.max(budget / SHARE));
+        let mut probes = self.guess(work.ranks, budget, all.tokens).into_iter();
         while found.from < found.to && up_to - found.before > few {
-            let limit = found.from + (found.to - found.from) / 2;
+            let half = found.from + (found.to - found.from) / 2;
+            let probe = probes.next().filter(|probe| (found.from..found.to).contains(probe));
+            let limit = probe.unwrap_or(half);
             let tokens = isa.run(SizesUpTo { ranks: work.ranks, sizes, limit });
             if tokens >= budget {
                 (found.to, up_to) = (limit, tokens);
@@ -162,6 +169,20 @@ impl Choice<'_> {
             }
         }
         Some(found)
+    }
+
+    /// Ranks between which the limit probably is, by a sample: halves of all ranks that there are
+    /// would take twice as long to come so near.
+    fn guess(&self, ranks: &[u32], budget: u64, tokens: u64) -> [u32; 2] {
+        let mut sample = [0; SAMPLE];
+        let step = ranks.len() / SAMPLE;
+        if step == 0 {
+            return [0; 2];
+        }
+        sample.iter_mut().zip(ranks.iter().step_by(step)).for_each(|(to, rank)| *to = *rank);
+        sample.sort_unstable();
+        let place = (budget * SAMPLE as u64 / tokens) as usize;
+        [place.saturating_sub(MARGIN), (place + MARGIN).min(SAMPLE - 1)].map(|at| sample[at])
     }
 
     /// Keys of the entries whose rank is in `from..=to`, in their order.
