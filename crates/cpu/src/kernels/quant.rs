@@ -110,24 +110,26 @@ impl RoundRow<'_> {
         assert!(scales.len() >= units && sums.len() >= units * n_sums);
         for u in 0..units {
             let x = &*x.as_ptr().add(u * UNIT).cast::<[f32; UNIT]>();
-            let (mut most, mut not_finite) = ([0.0f32; UNIT], [0.0f32; UNIT]);
+            // Magnitudes as whole numbers have the order of magnitudes, and infinity and
+            // not-a-number are the largest. They become not-a-number, and the outputs with them.
+            let mut most = [0u32; UNIT];
             for i in 0..UNIT {
-                // Not-a-number counts as 0 here.
-                most[i] = if x[i].abs() > 0.0 { x[i].abs() } else { 0.0 };
-                // Infinity and not-a-number become not-a-number, and the outputs with them.
-                not_finite[i] = x[i] * 0.0;
+                most[i] = x[i].abs().to_bits();
             }
             let mut half = UNIT / 2;
             while half > 0 {
                 for i in 0..half {
                     most[i] = if most[i + half] > most[i] { most[i + half] } else { most[i] };
-                    not_finite[i] += not_finite[i + half];
                 }
                 half /= 2;
             }
-            let (most, not_finite) = (most[0], not_finite[0]);
-            let inverse = if most < SMALLEST { 0.0 } else { largest / most };
-            let scale = if most < SMALLEST { 0.0 } else { most / largest } + not_finite;
+            let most = f32::from_bits(most[0]);
+            let (mut inverse, mut scale) = (largest / most, most / largest);
+            if most < SMALLEST {
+                (inverse, scale) = (0.0, 0.0);
+            } else if !most.is_finite() {
+                (inverse, scale) = (0.0, f32::NAN);
+            }
             scales[u] = scale;
             // Codes of each plane.
             let mut wide = [[0i32; UNIT]; 2];
