@@ -19,4 +19,5 @@ mod presets;
 mod published;
 mod quantised;
 mod session_file;
+mod several_sequences;
 mod sparse;

@@ -27,7 +27,7 @@ pub(crate) use draw::{DrawPlace, Purpose};
 pub(crate) use host_attention::HostSelection;
 pub(crate) use layer_prefetch::LayerPrefetch;
 pub(crate) use path::{RecallPath, RecallSetup};
-pub(crate) use residual::{Unread, residual_bytes};
+pub(crate) use residual::{RESIDUAL_PARTS, Unread, residual_bytes};
 pub(crate) use sampled::{Choice, sampled_bytes};
 pub(crate) use sampled_bound::SampledBound;
 pub(crate) use search::Searched;

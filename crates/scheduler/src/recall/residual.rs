@@ -16,13 +16,17 @@ use std::sync::Mutex;
 
 use longview_core::{DType, HeadId};
 use longview_ops::{
-    AttendList, Backend, ClusterRest, ClusterRestParams, KvView, ListSpan, OpResult, View, ViewMut,
+    Backend, ClusterRest, ClusterRestParams, KvView, ListSpan, OpResult, View, ViewMut,
 };
 
 use super::selector::Selector;
 use crate::index::{GROUP_CLUSTERS, HeadGroups, LayerIndex};
-use crate::layout::{KvShape, LayerTensors, SelectionId, attend_params};
+use crate::layout::{KvShape, SelectionId};
 use crate::policy::{Policy, Residual};
+
+/// Lists of an estimate, at most: a sequence's lists differ in length and in where their rows lie,
+/// and one list of each sequence is a launch for all.
+pub(crate) const RESIDUAL_PARTS: usize = 2;
 
 /// Buffers that the layers of a sequence share.
 pub(crate) struct ResidualMeans<B: Backend> {
@@ -213,15 +217,10 @@ impl<B: Backend> ChosenTokens<B> {
         })
     }
 
-    /// Lists what is left of clusters and of groups; `None` where no groups stand for clusters.
-    fn list_groups(
-        &mut self,
-        backend: &B,
-        shape: &KvShape,
-        at: &Unread<'_, B>,
-    ) -> OpResult<Option<&GroupRest<B>>> {
+    /// Lists what is left of clusters and of groups; `false` where no groups stand for clusters.
+    fn list_groups(&mut self, backend: &B, shape: &KvShape, at: &Unread<'_, B>) -> OpResult<bool> {
         let (Some(rest), Some(groups)) = (&mut self.groups, at.clusters.groups()) else {
-            return Ok(None);
+            return Ok(false);
         };
         backend.on_host(shape.n_kv_heads, &|head| {
             let mut own = rest.heads[head].lock().expect("no list panicked");
@@ -234,7 +233,7 @@ impl<B: Backend> ChosenTokens<B> {
         }
         rest.clusters.upload(backend)?;
         rest.groups.upload(backend)?;
-        Ok(Some(rest))
+        Ok(true)
     }
 
     /// Counts the tokens of a selection by their clusters, on the device.
@@ -299,32 +298,15 @@ impl<B: Backend> ResidualMeans<B> {
         Ok(Self { rest: backend.alloc(DType::U32, len, "unread tokens")?, all, chosen })
     }
 
-    /// Adds what the last selection left unread to the attention of the step's token `at.index`.
-    pub fn attend(
-        &mut self,
-        backend: &B,
-        shape: &KvShape,
-        at: &Unread<'_, B>,
-        t: &mut LayerTensors<'_, B>,
-        lse: &mut B::Buffer,
-    ) -> OpResult<()> {
+    /// Lists what the last selection left unread, for [`ResidualMeans::span`].
+    pub fn prepare(&mut self, backend: &B, shape: &KvShape, at: &Unread<'_, B>) -> OpResult<()> {
         // An index that keeps no values has nothing to stand for its clusters.
-        let Some(pairs) = at.clusters.pairs() else { return Ok(()) };
-        let n_tokens = t.n_tokens(shape);
-        if let (Some(chosen), Some(groups)) = (&mut self.chosen, at.clusters.groups())
-            && let Some(rest) = chosen.list_groups(backend, shape, at)?
+        if at.clusters.pairs().is_none() {
+            return Ok(());
+        }
+        if let Some(chosen) = &mut self.chosen
+            && chosen.list_groups(backend, shape, at)?
         {
-            let spans =
-                [rest.clusters.span(pairs, at.index), rest.groups.span(groups.pairs(), at.index)];
-            for span in spans {
-                backend.attend_list(AttendList {
-                    p: attend_params(shape, n_tokens, true),
-                    q: t.q,
-                    spans: &[span],
-                    out: t.out_mut(),
-                    lse: ViewMut::part(lse, 0, n_tokens * shape.n_q_heads),
-                })?;
-            }
             return Ok(());
         }
         let (selection, max_selected) = match &mut self.chosen {
@@ -348,21 +330,32 @@ impl<B: Backend> ResidualMeans<B> {
             takes,
             n_selected,
             rest: ViewMut::all(&mut self.rest),
-        })?;
-        backend.attend_list(AttendList {
-            p: attend_params(shape, n_tokens, true),
-            q: t.q,
-            spans: &[ListSpan {
-                q_index: at.index as u32,
+        })
+    }
+
+    /// What stands for the unread tokens of `clusters`, to be added to the attention of the step's
+    /// token `index`: one of [`RESIDUAL_PARTS`] lists, of which there may be fewer.
+    pub fn span<'a>(
+        &'a self,
+        clusters: &'a LayerIndex<B>,
+        index: usize,
+        part: usize,
+    ) -> Option<ListSpan<'a, B>> {
+        let pairs = clusters.pairs()?;
+        let rest = self.chosen.as_ref().and_then(|chosen| chosen.groups.as_ref());
+        match (rest.zip(clusters.groups()), part) {
+            (Some((rest, _)), 0) => Some(rest.clusters.span(pairs, index)),
+            (Some((rest, groups)), 1) => Some(rest.groups.span(groups.pairs(), index)),
+            (None, 0) => Some(ListSpan {
+                q_index: index as u32,
                 kv: pairs,
                 rows: View::all(&self.all),
-                n_rows: at.clusters.n_clusters(),
+                n_rows: clusters.n_clusters(),
                 weights: Some(View::all(&self.rest)),
-                list_stride: at.clusters.capacity() as u32,
-            }],
-            out: t.out_mut(),
-            lse: ViewMut::part(lse, 0, n_tokens * shape.n_q_heads),
-        })
+                list_stride: clusters.capacity() as u32,
+            }),
+            _ => None,
+        }
     }
 }
 
@@ -371,8 +364,6 @@ pub(crate) struct Unread<'a, B: Backend> {
     pub clusters: &'a LayerIndex<B>,
     pub selector: &'a Selector<B>,
     pub selection: SelectionId,
-    /// The token among the step's.
-    pub index: usize,
 }
 
 /// Bytes that [`ResidualMeans`] takes for indexes of up to `capacity` clusters.
@@ -390,11 +381,38 @@ pub(crate) fn residual_bytes(shape: &KvShape, policy: &Policy, capacity: usize) 
 #[cfg(test)]
 mod tests {
     use longview_core::SplitMix64;
-    use longview_ops::DeviceBuffer;
+    use longview_ops::{AttendList, DeviceBuffer};
 
     use super::*;
+    use crate::layout::{LayerTensors, attend_params};
     use crate::policy::{ClusterConfig, IndexKind, Projection, Rank, TokenConfig, TwoStage};
     use crate::recall::testing::*;
+
+    impl ResidualMeans<Device> {
+        /// Adds what a selection left unread to the attention of a step's second token.
+        fn attend(
+            &mut self,
+            device: &Device,
+            shape: &KvShape,
+            at: &Unread<'_, Device>,
+            t: &mut LayerTensors<'_, Device>,
+            lse: &mut Buffer,
+        ) -> OpResult<()> {
+            self.prepare(device, shape, at)?;
+            for part in 0..RESIDUAL_PARTS {
+                let Some(span) = self.span(at.clusters, 1, part) else { continue };
+                let n_tokens = t.n_tokens(shape);
+                device.attend_list(AttendList {
+                    p: attend_params(shape, n_tokens, true),
+                    q: t.q,
+                    spans: &[span],
+                    out: t.out_mut(),
+                    lse: ViewMut::part(lse, 0, n_tokens * shape.n_q_heads),
+                })?;
+            }
+            Ok(())
+        }
+    }
 
     /// Adds the residual of `choice` to what the second of two tokens attended, which is (`out`,
     /// `lse`) for each of its query heads, and gives both tokens' results back.
@@ -428,7 +446,7 @@ mod tests {
             v: View::part(&queries, 0, 16),
             out: ViewMut::all(&mut out_buffer),
         };
-        let at = Unread { clusters: index, selector: &selector, selection: SELECTION, index: 1 };
+        let at = Unread { clusters: index, selector: &selector, selection: SELECTION };
         residual.attend(&device, &shape, &at, &mut t, &mut lse_buffer).unwrap();
         let (out, lse) = (View::all(&out_buffer), View::all(&lse_buffer));
         (floats(&device, out), floats(&device, lse))
@@ -598,8 +616,7 @@ mod tests {
                 v: View::part(&queries, 0, 16),
                 out: ViewMut::all(&mut out),
             };
-            let at =
-                Unread { clusters: &index, selector: &selector, selection: SELECTION, index: 1 };
+            let at = Unread { clusters: &index, selector: &selector, selection: SELECTION };
             residual.attend(&device, &shape, &at, &mut t, &mut lse).unwrap();
             let (found, sums) =
                 (floats(&device, View::all(&out)), floats(&device, View::all(&lse)));

@@ -18,7 +18,7 @@ use super::two_stage::{Choice, TokenStage};
 use crate::index::HeadIndex;
 use crate::layout::{KvShape, Query, SelectionId};
 use crate::policy::{Budget, IndexKind, Policy};
-use crate::store::{RowLists, UploadCache};
+use crate::store::{ReadParts, RowLists, UploadCache};
 
 /// Buffers of selections, made once per sequence.
 pub(crate) struct Selector<B: Backend> {
@@ -108,7 +108,7 @@ impl<B: Backend> Selector<B> {
     }
 
     /// Scores all clusters, ranks them and cuts at each head's budget of tokens. The result is on
-    /// the device; [`Selector::read`] or [`Selector::read_parts`] bring it.
+    /// the device; [`Selector::parts_of`] or [`Selector::read_parts`] say what to read.
     pub fn select(
         &mut self,
         backend: &B,
@@ -296,17 +296,12 @@ impl<B: Backend> Selector<B> {
         backend.write(view, bytemuck::cast_slice(&self.host_n[heads]))
     }
 
-    /// Brings the selection of one layer to the host, and something else with the same wait.
-    pub async fn read(
-        &mut self,
-        backend: &B,
-        selection: SelectionId,
-        other: Option<(View<'_, B>, &mut [u8])>,
-    ) -> OpResult<()> {
+    /// The selection of one layer and where it goes.
+    pub fn parts_of(&mut self, selection: SelectionId) -> ReadParts<'_, B> {
         let (first, h) = (selection.0 * self.n_kv_heads, self.n_kv_heads);
         let (at, len) = (first * self.max_selected, h * self.max_selected);
         let cast = bytemuck::cast_slice_mut::<u32, u8>;
-        let mut parts: SmallVec<[(View<'_, B>, &mut [u8]); 8]> = smallvec![
+        let mut parts: ReadParts<'_, B> = smallvec![
             (View::part(&self.clusters, at, len), cast(&mut self.host_clusters[at..at + len])),
             (View::part(&self.takes, at, len), cast(&mut self.host_takes[at..at + len])),
             (View::part(&self.n_selected, first, h), cast(&mut self.host_n[first..first + h])),
@@ -315,8 +310,7 @@ impl<B: Backend> Selector<B> {
             let scores = View::part(&self.scores, 0, self.host_scores.len());
             parts.push((scores, bytemuck::cast_slice_mut(&mut self.host_scores)));
         }
-        parts.extend(other);
-        backend.read_all(&mut parts).await
+        parts
     }
 
     /// Cuts the last choice where the clusters taken hold the share `mass` of the estimated

@@ -441,7 +441,7 @@ mod tests {
                 rows,
             };
             selector.select(device, &shape, policy, &searched, &query(&q), &budgets).unwrap();
-            pollster::block_on(selector.read(device, SELECTION, None)).unwrap();
+            pollster::block_on(device.read_all(&mut selector.parts_of(SELECTION))).unwrap();
             selector
         }
 
@@ -649,7 +649,7 @@ mod tests {
         let q = two_tokens(device, &[1.0; 16]);
         let searched = searched(&case.index);
         selector.select(device, &shape, &policy, &searched, &query(&q), &[4, 4]).unwrap();
-        pollster::block_on(selector.read(device, SELECTION, None)).unwrap();
+        pollster::block_on(device.read_all(&mut selector.parts_of(SELECTION))).unwrap();
         assert_eq!((selector.choice(0), selector.choice(1)), (vec![], vec![]));
     }
 

@@ -2,19 +2,19 @@
 //! parts of its attention that other mechanisms add are added.
 
 use longview_core::{HeadId, LayerId};
-use longview_ops::{Backend, KvView, OpResult, View};
+use longview_ops::{Backend, KvView, ListSpan, OpResult, View};
 use smallvec::SmallVec;
 
 use super::kv_sequence::Sequence;
 use super::layer_state::{Layer, LayerState, Recall, SelectedAt};
 use super::options::Placement;
-use super::scratch::StepScratch;
+use super::scratch::{IDS_OF_TOKEN, StepScratch};
 use crate::error::SchedulerError;
 use crate::eviction::RotatedSinks;
 use crate::index::{AddedQueries, DecodeStep};
 use crate::layout::{LayerMode, LayerTensors, Query, SelectionId};
 use crate::recall::{DeviceLookup, HostSelection, Lookup, RecallPath, Unread};
-use crate::store::{DeviceRows, LayerRows, NewRows, scatter, scatter_twice};
+use crate::store::{DeviceRows, LayerRows, NewRows, ReadParts, scatter, scatter_twice};
 
 /// A decoded token in one layer.
 pub(super) struct Token {
@@ -23,6 +23,13 @@ pub(super) struct Token {
     pub index: usize,
     /// Tokens of its sequence before it in the step.
     pub round: usize,
+}
+
+/// What a layer recalls, until its rows are listed.
+pub(super) struct Recalling {
+    selection: Selection,
+    /// Whether this token's query makes the selection.
+    is_new: bool,
 }
 
 /// A selection that a layer attends in this step.
@@ -37,12 +44,10 @@ struct Selection {
 }
 
 impl Token {
-    /// Stores the token's row and lists the rows that each KV head attends.
-    pub async fn prepare<B: Backend>(
+    /// Brings the sequence, or the layer, into the state in which the token finds it.
+    pub async fn begin<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
-        t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         if self.layer == LayerId(0) && self.round == 0 {
             sequence.bring_rows().await?;
@@ -51,10 +56,32 @@ impl Token {
         }
         sequence.misses_wait = false;
         match sequence.layers[self.layer].mode() {
-            LayerMode::Kept => sequence.rechoose(self.layer).await?,
-            _ => sequence.apply_window(self.layer).await?,
+            LayerMode::Kept => sequence.rechoose(self.layer).await,
+            _ => sequence.apply_window(self.layer).await,
         }
-        self.store(sequence, scratch, t)?;
+    }
+
+    /// Stores the row of a token that attends to all before it, and counts them.
+    pub async fn prepare_exact<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        self.begin(sequence).await?;
+        scratch.set_rows(&*sequence.backend, self.rows(sequence).into_iter())?;
+        self.store(sequence, scratch, 0, t)?;
+        let recalling = self.list(sequence, t).await?;
+        assert!(recalling.is_none(), "a token that attends to all before it selects nothing");
+        Ok(())
+    }
+
+    /// Lists the rows that each KV head attends, but for those that the token selects.
+    pub async fn list<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<Option<Recalling>, SchedulerError> {
         match sequence.layers[self.layer].mode() {
             LayerMode::Dense | LayerMode::Local => {
                 self.count_all(sequence);
@@ -68,29 +95,39 @@ impl Token {
             LayerMode::Recall if sequence.attends_all(self.layer, sequence.n_tokens + 1) => {
                 self.count_all(sequence);
             }
-            LayerMode::Recall => self.recall(sequence, t).await?,
+            LayerMode::Recall => return self.start_recall(sequence, t).await,
             LayerMode::Kept => {
                 sequence.list_kept(self.layer);
                 self.seal(sequence)?;
             }
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Writes the row to the device, and to the host where kernels reach it.
-    fn store<B: Backend>(
+    /// The places of the token's row: on the device, in the host store, and there as it is written
+    /// where it is rounded too.
+    pub fn rows<B: Backend>(&self, sequence: &Sequence<B>) -> [usize; IDS_OF_TOKEN] {
+        let (row, layer) = (sequence.n_tokens, self.layer);
+        let (_, to) = sequence.layers[layer].place_of(sequence.device_row(layer, row));
+        let exact = sequence.store.two_forms(layer).map_or(0, |forms| forms.layout.row(row));
+        [to, row, exact]
+    }
+
+    /// Writes the row to the device, and to the host where kernels reach it. `i` says whose rows
+    /// those of the token are in `scratch`.
+    pub fn store<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
+        scratch: &StepScratch<B>,
+        i: usize,
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         let (row, layer) = (sequence.n_tokens, self.layer);
         sequence.layers[layer].push_positions(row, 1);
         let at = sequence.device_row(layer, row);
-        let exact = sequence.store.two_forms(layer).map_or(0, |forms| forms.layout.row(row));
-        let (segment, to) = sequence.layers[layer].place_of(at);
-        scratch.set_rows(&*sequence.backend, [to, row, exact].into_iter())?;
-        let new = |id: usize| NewRows { start: self.index, len: 1, row_ids: scratch.rows(id, 1) };
+        let (segment, _) = sequence.layers[layer].place_of(at);
+        let ids = |id: usize| scratch.rows(i * IDS_OF_TOKEN + id, 1);
+        let new = |id: usize| NewRows { start: self.index, len: 1, row_ids: ids(id) };
         let (on_device, on_host, in_full) = (new(0), new(1), new(2));
         let has_two_forms = sequence.exact.is_some();
         let Sequence { shape, backend, layers, store, writeback, .. } = sequence;
@@ -181,48 +218,112 @@ impl Token {
         Ok(())
     }
 
-    /// Lists what a layer that recalls attends: sinks, rows that are not indexed, and what its
-    /// query selects.
-    async fn recall<B: Backend>(
+    /// Lists what a layer that recalls attends before its query selects: sinks, and rows that are
+    /// not indexed.
+    async fn start_recall<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
         t: &LayerTensors<'_, B>,
-    ) -> Result<(), SchedulerError> {
+    ) -> Result<Option<Recalling>, SchedulerError> {
         self.list_window(sequence);
-        let Some(selection) = self.selection(sequence) else { return Ok(()) };
-        let n_tokens = t.n_tokens(&sequence.shape);
-        let query = Query { q: t.q, n_tokens, index: self.index, selection: selection.id };
+        let Some(selection) = self.selection(sequence) else { return Ok(None) };
+        let query = self.query(sequence, &selection, t);
         self.record_query(sequence, &query).await?;
         self.fit_low_rank(sequence, &query, t).await?;
-        let begin = sequence.backend.now();
-        let makes = selection.is_due && !selection.was_prefetched;
-        if sequence.uses_device_cache() {
-            if makes {
-                sequence.select(self.layer, &query, &selection.budgets)?;
-            }
-            self.look_up_on_device(sequence, selection.id)?;
-            sequence.stats.fetch += sequence.backend.now().saturating_sub(begin);
+        let is_new = selection.is_due && !selection.was_prefetched && !sequence.speculates();
+        Ok(Some(Recalling { selection, is_new }))
+    }
+
+    fn query<'a, B: Backend>(
+        &self,
+        sequence: &Sequence<B>,
+        selection: &Selection,
+        t: &LayerTensors<'a, B>,
+    ) -> Query<'a, B> {
+        let n_tokens = t.n_tokens(&sequence.shape);
+        Query { q: t.q, n_tokens, index: self.index, selection: selection.id }
+    }
+
+    /// Lets the device select, where this token's query does.
+    pub fn select<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        recalling: &Recalling,
+        t: &LayerTensors<'_, B>,
+    ) -> OpResult<()> {
+        let Recalling { selection, is_new } = recalling;
+        if !is_new {
             return Ok(());
         }
-        let speculates = sequence.speculates();
-        if makes && !speculates {
-            sequence.select(self.layer, &query, &selection.budgets)?;
+        let query = self.query(sequence, selection, t);
+        sequence.select(self.layer, &query, &selection.budgets)
+    }
+
+    /// What of a selection is to be read: itself, where it was just made, and the query where the
+    /// host attends.
+    pub fn selection_parts<'a, B: Backend>(
+        &self,
+        sequence: &'a mut Sequence<B>,
+        recalling: &Recalling,
+        q: View<'a, B>,
+    ) -> ReadParts<'a, B> {
+        let Recalling { selection, is_new } = recalling;
+        let Sequence { shape, recall: path, .. } = sequence;
+        let Some(RecallPath { selector, host_attention, .. }) = path else {
+            return ReadParts::new();
+        };
+        let mut parts = if *is_new { selector.parts_of(selection.id) } else { ReadParts::new() };
+        if let Some(host) = host_attention {
+            host.waiting = Some(selection.id);
+            let own = shape.n_q_heads * shape.head_dim;
+            let q = View::part(q.buffer, q.offset + self.index * own, own);
+            parts.push((q, bytemuck::cast_slice_mut(&mut host.q)));
         }
-        self.read_selection(sequence, &selection, &query, makes && !speculates).await?;
-        let selected = sequence.backend.now();
-        sequence.stats.select += selected.saturating_sub(begin);
-        self.list_selected(sequence, selection.id)?;
+        parts
+    }
+
+    /// Takes a selection that was read, cut by its scores where the policy says so; or one that
+    /// holds, cut to what it would be with this step's budgets.
+    pub fn take_selection<B: Backend>(&self, sequence: &mut Sequence<B>, recalling: &Recalling) {
+        let Recalling { selection, is_new } = recalling;
+        let Sequence { policy, layers, recall: path, stats, .. } = sequence;
+        let Some(RecallPath { selector, .. }) = path else { return };
+        match &layers[self.layer].state {
+            _ if !is_new => selector.trim(selection.id, &selection.budgets),
+            LayerState::Recall(recall) => {
+                selector.trim_by_scores(selection.id, &policy.budget, recall.index.heads());
+            }
+            _ => {}
+        }
+        stats.selected_clusters += selector.n_selected(selection.id);
+    }
+
+    /// Adds the selected rows to the lists, and hands these over.
+    pub fn list_selected<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        recalling: &Recalling,
+    ) -> Result<(), SchedulerError> {
+        let id = recalling.selection.id;
+        self.add_selected(sequence, id)?;
         self.seal(sequence)?;
-        self.count_on_host(sequence, selection.id);
-        let fetched = sequence.backend.now();
-        sequence.stats.fetch += fetched.saturating_sub(selected);
-        if speculates {
-            // For the next step.
+        self.count_on_host(sequence, id);
+        Ok(())
+    }
+
+    /// Where a step speculates: selects for the next one. Notes how near the query is to the last.
+    pub fn select_for_next<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        recalling: &Recalling,
+        t: &LayerTensors<'_, B>,
+    ) -> OpResult<()> {
+        let selection = &recalling.selection;
+        let query = self.query(sequence, selection, t);
+        if sequence.speculates() {
             sequence.select(self.layer, &query, &selection.budgets)?;
         }
-        sequence.compare_query(&query)?;
-        sequence.stats.select += sequence.backend.now().saturating_sub(fetched);
-        Ok(())
+        sequence.compare_query(&query)
     }
 
     /// The selection that the layer attends in this step: the first of every `layer_step` layers
@@ -312,39 +413,9 @@ impl Token {
         Ok(path.selector.set_features(&**backend, &features)?)
     }
 
-    /// Brings a selection that was just made to the host, or cuts one that holds to what it would
-    /// be with this step's budgets; with it the query, where the host attends.
-    async fn read_selection<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        selection: &Selection,
-        query: &Query<'_, B>,
-        is_new: bool,
-    ) -> Result<(), SchedulerError> {
-        let Sequence { backend, shape, policy, layers, recall: path, stats, .. } = sequence;
-        let Some(RecallPath { selector, host_attention, .. }) = path else { return Ok(()) };
-        let for_host = host_attention.as_mut().map(|host| {
-            host.waiting = Some(selection.id);
-            (query.own(shape), bytemuck::cast_slice_mut(&mut host.q))
-        });
-        if is_new {
-            selector.read(&**backend, selection.id, for_host).await?;
-            if let LayerState::Recall(recall) = &layers[self.layer].state {
-                selector.trim_by_scores(selection.id, &policy.budget, recall.index.heads());
-            }
-        } else {
-            selector.trim(selection.id, &selection.budgets);
-            if let Some((q, out)) = for_host {
-                backend.read(q, out).await?;
-            }
-        }
-        stats.selected_clusters += selector.n_selected(selection.id);
-        Ok(())
-    }
-
     /// Adds the selected rows to the lists, and fetches those that are absent where the device
     /// attends them.
-    fn list_selected<B: Backend>(
+    fn add_selected<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
         selection: SelectionId,
@@ -441,11 +512,12 @@ impl Token {
     }
 
     /// Lets the device find the slots of what it selected, and fetch what is missing.
-    fn look_up_on_device<B: Backend>(
+    pub fn look_up_on_device<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        selection: SelectionId,
+        recalling: &Recalling,
     ) -> Result<(), SchedulerError> {
+        let selection = recalling.selection.id;
         let Sequence { backend, shape, store, layers, lists, recall: path, stats, .. } = sequence;
         lists.upload(&**backend)?;
         let Some(RecallPath { selector, device_cache: Some(cache), .. }) = path else {
@@ -538,12 +610,10 @@ impl Token {
         Ok(result?)
     }
 
-    /// Adds the estimate of what the last selection left unread to the token's attention.
-    pub fn attend_residual<B: Backend>(
+    /// Lists what stands for the tokens that the last selection left unread.
+    pub fn prepare_residual<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        t: &mut LayerTensors<'_, B>,
-        lse: &mut B::Buffer,
     ) -> Result<(), SchedulerError> {
         if sequence.attends_all(self.layer, sequence.n_tokens + 1) {
             return Ok(());
@@ -557,8 +627,22 @@ impl Token {
         if policy.budget.mass.is_some() {
             selector.upload_cut(&**backend, selection)?;
         }
-        let unread = Unread { clusters: &recall.index, selector, selection, index: self.index };
-        Ok(residual.attend(&**backend, shape, &unread, t, lse)?)
+        let unread = Unread { clusters: &recall.index, selector, selection };
+        Ok(residual.prepare(&**backend, shape, &unread)?)
+    }
+
+    /// A part of what [`Token::prepare_residual`] has listed, to be added to the token's attention.
+    pub fn residual_span<'a, B: Backend>(
+        &self,
+        sequence: &'a Sequence<B>,
+        part: usize,
+    ) -> Option<ListSpan<'a, B>> {
+        if sequence.attends_all(self.layer, sequence.n_tokens + 1) {
+            return None;
+        }
+        let residual = sequence.recall.as_ref()?.residual.as_ref()?;
+        let LayerState::Recall(recall) = &sequence.layers[self.layer].state else { return None };
+        residual.span(&recall.index, self.index, part)
     }
 
     /// Selects for the layer by the predicted query of the token in `q`, F32 `[T, Hq, Dh]`.
@@ -567,7 +651,6 @@ impl Token {
         sequence: &mut Sequence<B>,
         q: View<'_, B>,
     ) -> Result<(), SchedulerError> {
-        let begin = sequence.backend.now();
         // What becomes part of the index in this step may be selected.
         sequence.apply_window(self.layer).await?;
         let n_rows = sequence.n_tokens + 1;
@@ -579,19 +662,34 @@ impl Token {
             return Ok(());
         };
         let query = Query { q, n_tokens, index: self.index, selection: id };
-        sequence.select(self.layer, &query, &budgets)?;
+        Ok(sequence.select(self.layer, &query, &budgets)?)
+    }
+
+    /// What is to be read of the layer's selection, where the host looks rows up.
+    pub fn prefetched_parts<'a, B: Backend>(
+        &self,
+        sequence: &'a mut Sequence<B>,
+    ) -> ReadParts<'a, B> {
         let on_device = sequence.uses_device_cache();
-        let Sequence { backend, policy, layers, recall: path, n_tokens, stats, .. } = sequence;
+        let id = sequence.layers[self.layer].recall().map(|recall| recall.selection);
+        match (&mut sequence.recall, id) {
+            (Some(path), Some(id)) if !on_device => path.selector.parts_of(id),
+            _ => ReadParts::new(),
+        }
+    }
+
+    /// Takes the layer's selection for the token that comes to it.
+    pub fn note_prefetched<B: Backend>(&self, sequence: &mut Sequence<B>) {
+        let on_device = sequence.uses_device_cache();
+        let Sequence { policy, layers, recall: path, n_tokens, .. } = sequence;
         let (LayerState::Recall(recall), Some(path)) = (&mut layers[self.layer].state, path) else {
-            return Ok(());
+            return;
         };
         if !on_device {
-            path.selector.read(&**backend, id, None).await?;
-            path.selector.trim_by_scores(id, &policy.budget, recall.index.heads());
+            let index = recall.index.heads();
+            path.selector.trim_by_scores(recall.selection, &policy.budget, index);
         }
         recall.prefetch.note(*n_tokens);
-        stats.select += backend.now().saturating_sub(begin);
-        Ok(())
     }
 }
 

@@ -7,49 +7,53 @@ use longview_ops::{Backend, View};
 use super::decode::Token;
 use super::kv_sequence::Sequence;
 use crate::error::SchedulerError;
-use crate::layout::LayerTensors;
+use crate::layout::{KvShape, LayerTensors};
 use crate::policy::AttentionBound;
 use crate::recall::{Choice, DrawPlace, Purpose, RecallPath, SampledBound};
-use crate::store::LayerRows;
+use crate::store::{LayerRows, ReadParts};
 
 impl Token {
-    /// Counts bounds of the attention that the token left out, where the policy asks for them;
-    /// waits for its query.
-    pub async fn bound_attention<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        t: &LayerTensors<'_, B>,
-        lse: &B::Buffer,
-    ) -> Result<(), SchedulerError> {
-        let (bound, shape) = (sequence.policy.attention_bound, &sequence.shape);
+    /// Whether bounds of the attention that the token left out are counted, for which the host
+    /// needs its query. Where it left nothing out they are counted here.
+    pub fn is_bounded<B: Backend>(&self, sequence: &mut Sequence<B>) -> bool {
+        let bound = sequence.policy.attention_bound;
         if bound == AttentionBound::Off || sequence.layers[self.layer].recall().is_none() {
-            return Ok(());
+            return false;
         }
-        let (hq, d) = (shape.n_q_heads, shape.head_dim);
-        if sequence.attends_all(self.layer, sequence.n_tokens + 1) {
-            sequence.count_bounds(self.layer, &vec![0.0; hq]);
-            return Ok(());
+        let attends_all = sequence.attends_all(self.layer, sequence.n_tokens + 1);
+        if attends_all {
+            sequence.count_bounds(self.layer, &vec![0.0; sequence.shape.n_q_heads]);
         }
-        let (mut queries, mut sums) = (vec![0.0f32; hq * d], vec![0.0f32; hq]);
-        let q = View::part(t.q.buffer, t.q.offset + self.index * hq * d, hq * d);
-        let mut parts = [
-            (q, bytemuck::cast_slice_mut(&mut queries)),
-            (View::part(lse, self.index * hq, hq), bytemuck::cast_slice_mut(&mut sums)),
-        ];
-        sequence.backend.read_all(&mut parts).await?;
-        let bounds = if bound == AttentionBound::Sampled {
+        !attends_all
+    }
+
+    /// Counts bounds of the attention that the token left out. `q` is its query `[Hq, Dh]`, `sums`
+    /// the log-sum-exp of what it attended `[Hq]`.
+    pub fn bound_attention<B: Backend>(&self, sequence: &mut Sequence<B>, q: &[f32], sums: &[f32]) {
+        let bounds = if sequence.policy.attention_bound == AttentionBound::Sampled {
             let sampled = sequence.sampled_bound(self.layer, sequence.n_tokens);
-            sampled.map(|sampled| sampled.ratios(&queries, &sums))
+            sampled.map(|sampled| sampled.ratios(q, sums))
         } else {
-            sequence.bounds(self.layer, &queries, &sums)
+            sequence.bounds(self.layer, q, sums)
         };
         sequence.count_bounds(self.layer, &bounds.unwrap_or_default());
-        Ok(())
+    }
+
+    /// The token's query in `q`, and its log-sum-exp in `lse`.
+    pub fn query_and_sums<'a, B: Backend>(
+        &self,
+        shape: &KvShape,
+        q: View<'a, B>,
+        lse: &'a B::Buffer,
+    ) -> [View<'a, B>; 2] {
+        let (hq, own) = (shape.n_q_heads, shape.n_q_heads * shape.head_dim);
+        let q = View::part(q.buffer, q.offset + self.index * own, own);
+        [q, View::part(lse, self.index * hq, hq)]
     }
 
     /// Draws tokens from those that the layer did not choose and adds their attention to the
-    /// token's, each as often as it stands for others. Waits for the query.
-    pub async fn attend_sampled<B: Backend>(
+    /// token's, each as often as it stands for others. The host has read [`Token::sample_parts`].
+    pub fn attend_sampled<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
         t: &mut LayerTensors<'_, B>,
@@ -59,7 +63,6 @@ impl Token {
         if !residual.draws() || sequence.layers[self.layer].recall().is_none() {
             return Ok(());
         }
-        self.read_for_sample(sequence, t, lse).await?;
         // Taken out, because it reads the sequence's rows meanwhile.
         let path = sequence.recall.as_mut();
         let Some(mut sampled) = path.and_then(|path| path.sampled.take()) else { return Ok(()) };
@@ -80,22 +83,23 @@ impl Token {
         Ok(merged?)
     }
 
-    /// Brings the token's query, and the log-sum-exp of what it attended, to what draws tokens.
-    async fn read_for_sample<B: Backend>(
+    /// What draws tokens needs the token's query, and the log-sum-exp of what it attended.
+    pub fn sample_parts<'a, B: Backend>(
         &self,
-        sequence: &mut Sequence<B>,
-        t: &LayerTensors<'_, B>,
-        lse: &B::Buffer,
-    ) -> Result<(), SchedulerError> {
-        let Sequence { backend, shape, recall: path, .. } = sequence;
-        let Some(RecallPath { sampled: Some(sampled), .. }) = path else { return Ok(()) };
-        let (hq, d) = (shape.n_q_heads, shape.head_dim);
-        let q = View::part(t.q.buffer, t.q.offset + self.index * hq * d, hq * d);
-        let mut parts = [
-            (q, bytemuck::cast_slice_mut(&mut sampled.q)),
-            (View::part(lse, self.index * hq, hq), bytemuck::cast_slice_mut(&mut sampled.lse)),
-        ];
-        Ok(backend.read_all(&mut parts).await?)
+        sequence: &'a mut Sequence<B>,
+        q: View<'a, B>,
+        lse: &'a B::Buffer,
+    ) -> ReadParts<'a, B> {
+        if !sequence.policy.residual.draws() || sequence.layers[self.layer].recall().is_none() {
+            return ReadParts::new();
+        }
+        let Sequence { shape, recall: path, .. } = sequence;
+        let Some(RecallPath { sampled: Some(sampled), .. }) = path else {
+            return ReadParts::new();
+        };
+        let to = [&mut sampled.q, &mut sampled.lse];
+        let to = to.map(|numbers| bytemuck::cast_slice_mut(numbers.as_mut_slice()));
+        self.query_and_sums(shape, q, lse).into_iter().zip(to).collect()
     }
 }
 

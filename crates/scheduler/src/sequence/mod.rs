@@ -23,6 +23,7 @@ mod prompt_end;
 #[cfg(test)]
 mod random_settings;
 mod recovery;
+mod round;
 mod scratch;
 #[cfg(test)]
 mod segmented_rows;

@@ -7,6 +7,9 @@ use super::options::Placement;
 use crate::layout::KvShape;
 use crate::store::UploadCache;
 
+/// Places of a decoded token's row: on the device, in the host store, and there as it was written.
+pub(super) const IDS_OF_TOKEN: usize = 3;
+
 /// Buffers that steps share, made once per model and device.
 pub struct StepScratch<B: Backend> {
     pub(super) max_tokens: usize,
@@ -44,7 +47,7 @@ impl<B: Backend> StepScratch<B> {
             }),
         };
         // Where rows have two forms they have two places, and a third on the device.
-        let n_ids = (2 * max_tokens).max(3);
+        let n_ids = IDS_OF_TOKEN * max_tokens.max(1);
         Ok(Self {
             max_tokens,
             lse: backend.alloc(DType::F32, max_tokens * shape.n_q_heads, "log-sum-exp")?,
@@ -54,7 +57,7 @@ impl<B: Backend> StepScratch<B> {
         })
     }
 
-    /// Row numbers of new rows, up to two for each token of a chunk; a token alone has up to three.
+    /// Row numbers of new rows, up to [`IDS_OF_TOKEN`] for each token.
     pub(super) fn set_rows(
         &mut self,
         backend: &B,

@@ -39,7 +39,7 @@ fn selected(
     let mut selector = Selector::new(&device, &shape, policy, 8, 3).unwrap();
     let q = two_tokens(&device, q);
     selector.select(&device, &shape, policy, searched, &query(&q), &budgets).unwrap();
-    pollster::block_on(selector.read(&device, SELECTION, None)).unwrap();
+    pollster::block_on(device.read_all(&mut selector.parts_of(SELECTION))).unwrap();
     selector
 }
 
@@ -240,10 +240,13 @@ fn all_selections_and_something_else_come_with_one_wait() {
     let mut selector = chosen(&device, &shape, &policy(4), &[vec![[7, 3]], vec![[5, 2], [1, 1]]]);
     let other = upload_words(&device, &[4, 8]);
     let mut read = [0u32; 2];
-    let with = Some((View::all(&other), bytemuck::cast_slice_mut(&mut read)));
+    let with = (View::all(&other), bytemuck::cast_slice_mut(&mut read));
     // The host knows nothing.
     assert!(selector.set_selected(SELECTION, &[vec![[0, 0]], vec![[0, 0]]]));
-    pollster::block_on(selector.read(&device, SELECTION, with)).unwrap();
+    let mut parts = selector.parts_of(SELECTION);
+    parts.push(with);
+    pollster::block_on(device.read_all(&mut parts)).unwrap();
+    drop(parts);
     assert_eq!(read, [4, 8]);
     assert_eq!((selector.choice(0), selector.choice(1)), (vec![(7, 3)], vec![(5, 2), (1, 1)]));
     assert!(selector.set_selected(SELECTION, &[vec![[0, 0]], vec![[0, 0]]]));

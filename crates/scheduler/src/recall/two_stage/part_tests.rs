@@ -1,7 +1,7 @@
 //! Tests of clusters that are chosen by the parts of their groups.
 
 use longview_core::SplitMix64;
-use longview_ops::{Pooling, View};
+use longview_ops::{Backend, Pooling, View};
 
 use super::TokenStage;
 use super::tests::{UNIT, project, ranked, two_stage};
@@ -94,7 +94,7 @@ impl Case {
             rows: None,
         };
         selector.select(device, &shape, &policy, &searched, &query(&q), &budgets).unwrap();
-        pollster::block_on(selector.read(device, SELECTION, None)).unwrap();
+        pollster::block_on(device.read_all(&mut selector.parts_of(SELECTION))).unwrap();
         [0, 1].map(|head| {
             let mut tokens: Vec<usize> = selector.choice(head).iter().map(|(t, _)| *t).collect();
             tokens.sort_unstable();
