@@ -52,9 +52,9 @@ pub trait Backend: Storage + Send + Sync {
         None
     }
 
-    /// Calls `work(i)` for each i below `n` on the host, in any order and perhaps several at once, and
-    /// returns when all are done: on the threads that this queue computes with, where it has some.
-    /// `work` asks nothing of this queue.
+    /// Calls `work(i)` for each i below `n` on the host, in any order and perhaps several at once,
+    /// and returns when all are done: on the threads that this queue computes with, where it has
+    /// some. `work` asks nothing of this queue.
     fn on_host(&self, n: usize, work: &(dyn Fn(usize) + Sync)) {
         (0..n).for_each(work);
     }

@@ -124,7 +124,7 @@ impl ByteKernel for CodeDots<'_> {
         let Self { q, q_row, all, ids, n, row: step, k, out, out_row } = self;
         let (n_rows, n_q) = (rows_of(all.len(), step, k), q.len() / q_row);
         assert!(ids.map_or(n_rows, <[u32]>::len) >= n);
-        // Not `all`: that stops at the first, so it is no vector loop, and took a sixth of the time.
+        // Not `all`: that stops at the first, so it is no vector loop (a sixth of the time).
         let mut is_row = true;
         for id in ids.map_or(&[][..], |ids| &ids[..n]) {
             is_row &= (*id as usize) < n_rows;

@@ -2,8 +2,8 @@
 //!
 //! Scores become whole numbers in the contract's order, greater scores first and not-a-number last.
 //! The limit up to which the budget reaches is found by halves, each a sum over all entries without
-//! a branch. What is up to it, or a little more, is sorted as 64-bit keys, which lower ids come first
-//! of; in the order of ids nothing is, and among the last few alone one is looked for.
+//! a branch. What is up to it, or a little more, is sorted as 64-bit keys, in which lower ids come
+//! first; in the order of ids nothing is sorted, and one is looked for among the last few alone.
 
 use longview_ops::{Listed, Op, OpError, OpResult, SelectClusters, SelectSpan};
 

@@ -147,8 +147,8 @@ fn list_bytes(n_heads: usize, stride: usize) -> usize {
 }
 
 impl HeadRest {
-    /// Lists the clusters of `head` that lost tokens with what each has left, and what of all groups
-    /// is not listed.
+    /// Lists the clusters of `head` that lost tokens with what each has left, and what of all
+    /// groups is not listed.
     fn list<B: Backend>(&mut self, head: HeadId, at: &Unread<'_, B>, groups: &HeadGroups) {
         let index = &at.clusters.heads()[head.index()];
         let Self { clusters, left, groups: rest, owners, lost } = self;
