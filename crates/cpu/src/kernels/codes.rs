@@ -59,8 +59,8 @@ impl Rounded {
         units: [0.0; VECTORS],
     };
 
-    /// Rounds vector `g`, of up to [`COLUMNS`] elements. In loops over arrays, of which the compiler
-    /// makes vectors: every block of rows rounds anew.
+    /// Rounds vector `g`, of up to [`COLUMNS`] elements. In loops over arrays, of which the
+    /// compiler makes vectors: every block of rows rounds anew.
     #[inline(always)]
     unsafe fn set(&mut self, g: usize, x: &[f32]) {
         let mut padded = [0.0f32; COLUMNS];
