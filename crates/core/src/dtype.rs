@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::kv8;
@@ -104,8 +105,19 @@ pub fn encode_f32(dtype: DType, values: &[f32]) -> Vec<u8> {
 pub fn encode_f32_into(dtype: DType, values: &[f32], bytes: &mut Vec<u8>) {
     match dtype {
         DType::F32 => values.iter().for_each(|v| bytes.extend(v.to_le_bytes())),
-        DType::F16 => values.iter().for_each(|v| bytes.extend(f16::from_f32(*v).to_le_bytes())),
-        DType::BF16 => values.iter().for_each(|v| bytes.extend(bf16::from_f32(*v).to_le_bytes())),
+        // Many at once: one by one, each asks anew what the processor can do.
+        DType::F16 => values.chunks(TOGETHER).for_each(|values| {
+            let mut halves = [f16::ZERO; TOGETHER];
+            let halves = &mut halves[..values.len()];
+            halves.convert_from_f32_slice(values);
+            extend_by_pairs(bytes, halves.iter().map(|half| half.to_le_bytes()));
+        }),
+        DType::BF16 => values.chunks(TOGETHER).for_each(|values| {
+            let mut halves = [bf16::ZERO; TOGETHER];
+            let halves = &mut halves[..values.len()];
+            halves.convert_from_f32_slice(values);
+            extend_by_pairs(bytes, halves.iter().map(|half| half.to_le_bytes()));
+        }),
         DType::I8 => bytes.extend(values.iter().map(|v| code_of(*v).to_le_bytes()[0])),
         DType::U32 | DType::Q8 => panic!("encode_f32: {dtype} is no floating-point type"),
     }
@@ -135,7 +147,14 @@ pub fn decode_f32_into(dtype: DType, bytes: &[u8], out: &mut [f32]) {
             out.iter_mut().zip(quads).for_each(|(o, b)| *o = f32::from_le_bytes(b));
         }
         DType::F16 => {
-            out.iter_mut().zip(pairs()).for_each(|(o, b)| *o = f16::from_le_bytes(b).to_f32());
+            let runs = bytes.chunks(2 * TOGETHER).zip(out.chunks_mut(TOGETHER));
+            for (bytes, out) in runs {
+                let mut halves = [f16::ZERO; TOGETHER];
+                let halves = &mut halves[..out.len()];
+                let pairs = bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+                halves.iter_mut().zip(pairs).for_each(|(half, b)| *half = f16::from_le_bytes(b));
+                halves.convert_to_f32_slice(out);
+            }
         }
         DType::BF16 => {
             out.iter_mut().zip(pairs()).for_each(|(o, b)| *o = bf16::from_le_bytes(b).to_f32());
@@ -147,9 +166,29 @@ pub fn decode_f32_into(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
+/// Appends up to [`TOGETHER`] pairs of bytes.
+#[inline(always)]
+fn extend_by_pairs(bytes: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = [u8; 2]>) {
+    let (mut all, n) = ([[0; 2]; TOGETHER], pairs.len());
+    all.iter_mut().zip(pairs).for_each(|(to, pair)| *to = pair);
+    bytes.extend_from_slice(all[..n].as_flattened());
+}
+
+/// Numbers that are converted together.
+const TOGETHER: usize = 64;
+
+/// The nearest whole number, ties to even, of one in -127..=127; not-a-number stays. By an addition
+/// after which the last bit is 1: `round_ties_even` is a call where the processor may be one without
+/// an instruction for it.
+#[inline(always)]
+pub(crate) fn nearest(x: f32) -> f32 {
+    const LAST_BIT_IS_1: f32 = 12_582_912.0;
+    (x + LAST_BIT_IS_1) - LAST_BIT_IS_1
+}
+
 /// A number as [`DType::I8`] holds it.
 fn code_of(x: f32) -> i8 {
-    if x.is_nan() { i8::MIN } else { x.round_ties_even().clamp(-127.0, 127.0) as i8 }
+    if x.is_nan() { i8::MIN } else { nearest(x.clamp(-127.0, 127.0)) as i32 as i8 }
 }
 
 #[cfg(test)]
@@ -162,6 +201,33 @@ mod tests {
         let bytes = encode_f32(DType::I8, &values);
         let back = decode_f32(DType::I8, &bytes);
         assert_eq!(back, [0.0, 2.0, -2.0, -127.0, 127.0, -127.0, -128.0]);
+    }
+
+    #[test]
+    fn the_nearest_number_is_that_of_the_standard_library() {
+        for i in -130_000..=130_000 {
+            let x = i as f32 / 1000.0;
+            let want = x.round_ties_even().clamp(-127.0, 127.0);
+            assert_eq!(nearest(x.clamp(-127.0, 127.0)), want, "{x}");
+            let half = (i / 500) as f32 / 2.0;
+            let want = half.round_ties_even().clamp(-127.0, 127.0);
+            assert_eq!(nearest(half.clamp(-127.0, 127.0)), want, "{half}");
+        }
+        assert!(nearest(f32::NAN).is_nan());
+    }
+
+    /// Runs that are no multiple of what is converted together.
+    #[test]
+    fn many_numbers_are_converted_as_one() {
+        let values: Vec<f32> = (0..150).map(|i| (i as f32 - 70.0) * 1.37e-3).collect();
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::I8] {
+            let all = encode_f32(dtype, &values);
+            let single: Vec<u8> = values.iter().flat_map(|x| encode_f32(dtype, &[*x])).collect();
+            assert_eq!(all, single, "{dtype}");
+            let back: Vec<f32> =
+                all.chunks(dtype.size()).flat_map(|bytes| decode_f32(dtype, bytes)).collect();
+            assert_eq!(decode_f32(dtype, &all), back, "{dtype}");
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@
 
 use half::f16;
 
+use crate::dtype::nearest;
+
 /// Numbers of a key that share a scale.
 pub const KEY_BLOCK: usize = 32;
 /// The largest code.
@@ -49,8 +51,8 @@ pub fn encode(key: &[f32], value: &[f32], row: &mut [u8]) {
 #[inline(always)]
 fn encode_block(numbers: &[f32], codes: &mut [u8], scale: &mut [u8]) {
     // By bits, where not-a-number and infinity are the largest of all.
-    let largest = numbers.iter().fold(0, |most, x| x.abs().to_bits().max(most));
-    let rounded = match f32::from_bits(largest) {
+    let largest = numbers.iter().fold(0, |most, x| x.abs().to_bits().cast_signed().max(most));
+    let rounded = match f32::from_bits(largest.cast_unsigned()) {
         largest if largest.is_finite() => f16::from_f32(largest / MOST),
         _ => f16::NAN,
     };
@@ -58,7 +60,7 @@ fn encode_block(numbers: &[f32], codes: &mut [u8], scale: &mut [u8]) {
     let step = rounded.to_f32();
     let inverse = if step > 0.0 { 1.0 / step } else { 0.0 };
     for (x, code) in numbers.iter().zip(codes) {
-        *code = (x * inverse).round_ties_even().clamp(-MOST, MOST) as i8 as u8;
+        *code = nearest((x * inverse).clamp(-MOST, MOST)) as i32 as i8 as u8;
     }
 }
 
@@ -73,10 +75,12 @@ pub fn decode(row: &[u8], numbers: &mut [f32]) {
     let mut scales = scales.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32());
     let (key, value) = numbers.split_at_mut(head_dim);
     let blocks = key.chunks_mut(KEY_BLOCK).chain(std::iter::once(value));
-    let mut codes = codes.iter();
+    let mut left = codes;
     for block in blocks {
         let scale = scales.next().unwrap_or(f32::NAN);
-        block.iter_mut().zip(&mut codes).for_each(|(x, code)| *x = f32::from(*code as i8) * scale);
+        let codes;
+        (codes, left) = left.split_at(block.len());
+        block.iter_mut().zip(codes).for_each(|(x, code)| *x = f32::from(*code as i8) * scale);
     }
 }
 
