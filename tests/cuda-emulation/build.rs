@@ -275,7 +275,7 @@ fn library(
     let list = folder.join("files.cpp");
     fs::write(&list, files(&names))?;
     let mut sources: Vec<_> = names.iter().map(|name| out.join(format!("{name}.cpp"))).collect();
-    sources.extend([list, includes[0].join("machine.cpp")]);
+    sources.extend([list, includes[0].join("machine.cpp"), includes[0].join("products.cpp")]);
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").pic(true).debug(false).opt_level(variant.opt_level);
     build.cargo_metadata(false).warnings(true).out_dir(&folder);

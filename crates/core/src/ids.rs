@@ -18,6 +18,9 @@ macro_rules! id {
             ///
             /// # Panics
             /// If there are more than 2^32 of them.
+            // Loops over layers and heads of other crates make them. What may panic is not inlined
+            // across crates unless it says so.
+            #[inline]
             pub const fn new(index: usize) -> Self {
                 assert!(index <= u32::MAX as usize, "an id has 32 bits");
                 Self(index as u32)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "machine.hpp"
+#include "products.hpp"
 
 #include <cmath>
 
@@ -85,15 +86,7 @@ template <typename T> DEVICE T shfl_down_at_(T value, u32 delta, int line) {
 }
 #define shfl_down(value, delta) shfl_down_at_(value, delta, __LINE__)
 
-static inline u32 votes_at_(bool say, int line) {
-    const auto says = lv::meet(say, line);
-    u32 bits = 0;
-    for (u32 i = 0; i < WARP; i++) {
-        bits |= static_cast<u32>(says[i]) << i;
-    }
-    return bits;
-}
-#define votes(say) votes_at_(say, __LINE__)
+#define votes(say) ::lv::meet<u32>(static_cast<bool>(say), __LINE__, ::lv::count_votes)
 
 #define warp_sync() static_cast<void>(::lv::meet(u8{0}, __LINE__))
 
@@ -273,151 +266,66 @@ template <u32 N> DEVICE void copies_wait() {
 }
 #endif
 
-static inline void load_matrices_at_(u32 (&to)[4], const void* row, bool transposed, int line) {
+// On a GPU the rows are read when the lanes meet, not when a lane runs.
+static inline void load_matrices_at_(u32 (&to)[4], const void* row, void (*load)(lv::Side&),
+                                     int line) {
     expect_aligned(row, 16);
-    const auto rows = lv::meet(static_cast<const u16*>(row), line);
-    const u32 lane = lv::current->lane;
-    for (u32 m = 0; m < 4; m++) {
-        u32 word = 0;
-        for (u32 i = 0; i < 2; i++) {
-            const u32 r = transposed ? 2 * (lane % 4) + i : lane / 4;
-            const u32 c = transposed ? lane / 4 : 2 * (lane % 4) + i;
-            word |= static_cast<u32>(rows[8 * m + r][c]) << 16 * i;
-        }
-        to[m] = word;
-    }
-    // On a GPU the rows are read when the lanes meet, not when a lane runs.
-    static_cast<void>(lv::meet(u8{0}, line));
+    const auto loaded = lv::meet<lv::Loaded>(row, line, load);
+    std::memcpy(to, loaded.words, sizeof(to));
 }
-#define load_matrices(to, row) load_matrices_at_(to, row, false, __LINE__)
-#define load_matrices_transposed(to, row) load_matrices_at_(to, row, true, __LINE__)
+#define load_matrices(to, row) load_matrices_at_(to, row, ::lv::load_rows, __LINE__)
+#define load_matrices_transposed(to, row) \
+    load_matrices_at_(to, row, ::lv::load_columns, __LINE__)
+
+// A product of matrices that the warp holds: what its lanes have of both and of the sum so far.
+template <typename Number>
+DEVICE void add_product_(Number (&c)[4], const u32* a, u32 n_a, const u32* b, u32 n_b,
+                         void (*multiply)(lv::Side&), int line) {
+    lv::Factors<Number> factors = {};
+    std::memcpy(factors.a, a, n_a * sizeof(u32));
+    std::memcpy(factors.b, b, n_b * sizeof(u32));
+    std::memcpy(factors.c, c, sizeof(c));
+    const auto made = lv::meet<lv::Factors<Number>>(factors, line, multiply);
+    std::memcpy(c, made.c, sizeof(c));
+}
 
 #if HAS_SM80
-// What a lane brings to a product of the warp, widened once for all who read it.
-struct MmaPart_ {
-    float a[8];
-    float b[4];
-};
+#define mma_f16(c, a, b) add_product_(c, a, 4, b, 2, ::lv::multiply_f16, __LINE__)
+#define mma_bf16(c, a, b) add_product_(c, a, 4, b, 2, ::lv::multiply_bf16, __LINE__)
+#define mma_tf32(c, a, b) add_product_(c, a, 4, b, 2, ::lv::multiply_tf32, __LINE__)
 
-template <typename Widen>
-void mma_at_(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], Widen widen, int line) {
-    MmaPart_ mine;
-    for (u32 i = 0; i < 8; i++) {
-        mine.a[i] = widen(static_cast<u16>(a[i / 2] >> 16 * (i % 2)));
+static inline void mma_bytes_at_(int (&c)[4], const u32 (&a)[2], u32 b, int start, int line) {
+    for (int& sum : c) {
+        sum = start;
     }
-    for (u32 i = 0; i < 4; i++) {
-        mine.b[i] = widen(static_cast<u16>(b[i / 2] >> 16 * (i % 2)));
-    }
-    const auto parts = lv::meet(mine, line);
-    const u32 lane = lv::current->lane;
-    const u32 column = 2 * (lane % 4);
-    // Columns 2 pair and the next of a, or 8 on; rows of b.
-    for (u32 half = 0; half < 2; half++) {
-        for (u32 pair = 0; pair < 4; pair++) {
-            const MmaPart_ left = parts[lane / 4 * 4 + pair];
-            const MmaPart_ rights[2] = {parts[4 * column + pair], parts[4 * column + 4 + pair]};
-            for (u32 i = 0; i < 4; i++) {
-                const float* l = left.a + 4 * half + i / 2 * 2;
-                const float* r = rights[i % 2].b + 2 * half;
-                c[i] = c[i] + l[0] * r[0] + l[1] * r[1];
-            }
-        }
-    }
+    add_product_(c, a, 2, &b, 1, lv::multiply_bytes, line);
 }
-#define mma_f16(c, a, b) mma_at_(c, a, b, [](u16 h) { return half_to_float(h); }, __LINE__)
-#define mma_bf16(c, a, b) \
-    mma_at_(c, a, b, [](u16 h) { return float_of(static_cast<u32>(h) << 16); }, __LINE__)
+#define mma_bytes(c, a, b, start) mma_bytes_at_(c, a, b, start, __LINE__)
 
-struct Tf32Part_ {
-    float a[4];
-    float b[2];
-};
-
-static inline void mma_tf32_at_(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], int line) {
-    // A product takes no notice of bits that tf32 does not have.
-    const auto widen = [](u32 bits) { return float_of(bits & 0xffffe000u); };
-    const Tf32Part_ mine = {{widen(a[0]), widen(a[1]), widen(a[2]), widen(a[3])},
-                            {widen(b[0]), widen(b[1])}};
-    const auto parts = lv::meet(mine, line);
-    const u32 lane = lv::current->lane;
-    for (u32 k = 0; k < 8; k++) {
-        const Tf32Part_ left = parts[lane / 4 * 4 + k % 4];
-        for (u32 i = 0; i < 4; i++) {
-            const Tf32Part_ right = parts[4 * (2 * (lane % 4) + i % 2) + k % 4];
-            c[i] = c[i] + left.a[i / 2 + k / 4 * 2] * right.b[k / 4];
-        }
+// Of twice as many steps.
+static inline void mma_bytes_wide_at_(int (&c)[4], const u32 (&a)[2][2], const u32 (&b)[2],
+                                      int start, int line) {
+    for (int& sum : c) {
+        sum = start;
     }
+    add_product_(c, a[0], 4, b, 2, lv::multiply_bytes_wide, line);
 }
-#define mma_tf32(c, a, b) mma_tf32_at_(c, a, b, __LINE__)
-
-struct BytesPart_ {
-    u32 a[2][2];
-    u32 b[2];
-};
-
-// Products of 16 steps, or of twice as many.
-static inline void mma_bytes_at_(int (&c)[4], const BytesPart_& mine, u32 n_halves, int start,
-                                 int line) {
-    const auto parts = lv::meet(mine, line);
-    const u32 lane = lv::current->lane;
-    for (u32 i = 0; i < 4; i++) {
-        c[i] = start;
-        for (u32 k = 0; k < 4 * n_halves; k++) {
-            const BytesPart_ left = parts[lane / 4 * 4 + k % 4];
-            const BytesPart_ right = parts[4 * (2 * (lane % 4) + i % 2) + k % 4];
-            c[i] = dot_bytes(left.a[k / 4][i / 2], right.b[k / 4], c[i]);
-        }
-    }
-}
-#define mma_bytes(c, a, b, start) \
-    mma_bytes_at_(c, BytesPart_{{{(a)[0], (a)[1]}, {0, 0}}, {b, 0}}, 1, start, __LINE__)
-#define mma_bytes_wide(c, a, b, start)                                                         \
-    mma_bytes_at_(c,                                                                           \
-                  BytesPart_{{{(a)[0][0], (a)[0][1]}, {(a)[1][0], (a)[1][1]}}, {(b)[0], (b)[1]}}, \
-                  2, start, __LINE__)
+#define mma_bytes_wide(c, a, b, start) mma_bytes_wide_at_(c, a, b, start, __LINE__)
 
 #else
 
 // The smaller products, each with its lanes where the PTX manual has them.
-struct MmaOf8Part_ {
-    float a[4];
-    float b[2];
-};
-
 static inline void mma_f16_of_8_at_(float (&c)[4], u32 a_low, u32 a_high, u32 b, int line) {
-    const auto low = [](u32 bits) { return half_to_float(static_cast<u16>(bits)); };
-    const auto high = [](u32 bits) { return half_to_float(static_cast<u16>(bits >> 16)); };
-    const MmaOf8Part_ mine = {{low(a_low), high(a_low), low(a_high), high(a_high)},
-                              {low(b), high(b)}};
-    const auto parts = lv::meet(mine, line);
-    const u32 group = lv::current->lane / 4;
-    const u32 in_group = lv::current->lane % 4;
-    for (u32 k = 0; k < 8; k += 2) {
-        const MmaOf8Part_ left = parts[4 * group + k / 2];
-        for (u32 i = 0; i < 4; i++) {
-            const MmaOf8Part_ right = parts[4 * (2 * in_group + i % 2) + k / 2];
-            const float* row = left.a + i / 2 * 2;
-            c[i] = c[i] + row[0] * right.b[0] + row[1] * right.b[1];
-        }
-    }
+    const u32 a[2] = {a_low, a_high};
+    add_product_(c, a, 2, &b, 1, lv::multiply_f16_of_8, line);
 }
 #define mma_f16_of_8(c, a_low, a_high, b) mma_f16_of_8_at_(c, a_low, a_high, b, __LINE__)
 
-struct BytesOf8Part_ {
-    u32 a;
-    u32 b;
-};
-
 static inline void mma_bytes_of_8_at_(int& c_even, int& c_odd, u32 a, u32 b, int line) {
-    const BytesOf8Part_ mine = {a, b};
-    const auto parts = lv::meet(mine, line);
-    const u32 group = lv::current->lane / 4;
-    const u32 in_group = lv::current->lane % 4;
-    for (u32 k = 0; k < 16; k += 4) {
-        const u32 left = parts[4 * group + k / 4].a;
-        c_even = dot_bytes(left, parts[4 * (2 * in_group) + k / 4].b, c_even);
-        c_odd = dot_bytes(left, parts[4 * (2 * in_group + 1) + k / 4].b, c_odd);
-    }
+    int c[4] = {c_even, c_odd, 0, 0};
+    add_product_(c, &a, 1, &b, 1, lv::multiply_bytes_of_8, line);
+    c_even = c[0];
+    c_odd = c[1];
 }
 #define mma_bytes_of_8(c_even, c_odd, a, b) mma_bytes_of_8_at_(c_even, c_odd, a, b, __LINE__)
 

@@ -141,12 +141,9 @@ Thread* next_ready(Thread& thread) {
     if (machine.failed) {
         return nullptr;
     }
-    Thread* const first = &thread - thread.lane;
-    const u32 step = machine.backward ? LANES - 1 : 1;
-    for (u32 i = 1, lane = thread.lane; i < LANES; i++) {
-        lane = (lane + step) % LANES;
-        if (first[lane].state == State::Ready) {
-            return &first[lane];
+    for (Thread* next = thread.next; next != &thread; next = next->next) {
+        if (next->state == State::Ready) {
+            return next;
         }
     }
     return nullptr;
@@ -214,6 +211,8 @@ void reset(Machine& machine, Thread& thread, u32 i) {
     thread.copies->n = 0;
     thread.copies->n_groups = 0;
     thread.fake_stack = nullptr;
+    const u32 next = (thread.lane + (machine.backward ? LANES - 1 : 1)) % LANES;
+    thread.next = &thread - thread.lane + next;
     u8* stack = stack_of(machine, thread);
 #if SWITCH_UCONTEXT
     ucontext_t& context = machine.contexts[i];

@@ -132,13 +132,16 @@ struct Copies {
     u32 group_ends[MAX_COPIES];
 };
 
+// What the lanes of a warp hand in, each in its slot.
+typedef u8 Side[LANES][SLOT_BYTES];
+
 struct Warp {
     // Meetings that are over.
     u64 n_meetings;
     u32 n_arrived;
     int line;
     // Two sides: a lane may already hand in for the next meeting while another still reads.
-    alignas(16) u8 slots[2][LANES][SLOT_BYTES];
+    alignas(16) Side slots[2];
 };
 
 struct Machine;
@@ -154,7 +157,12 @@ struct Thread {
     u64 n_meetings;
     Copies* copies;
     void* fake_stack;
+    // The next of its warp, round and round in the order of threads.
+    Thread* next;
 };
+
+// One library: no call and no variable of these is looked up while it runs.
+#pragma GCC visibility push(hidden)
 
 // The thread that runs now on this thread of the system.
 extern __thread Thread* current;
@@ -190,18 +198,58 @@ template <typename T> struct Slots {
     }
 };
 
+#pragma GCC visibility pop
+
+// All lanes of the warp hand something in. The last one makes something of it, if there is anything
+// to make: once for all lanes costs less than each for itself.
+template <typename T>
+inline __attribute__((always_inline)) Side& hand_in(const T& mine, int line,
+                                                    void (*make)(Side& side)) {
+    static_assert(sizeof(T) <= SLOT_BYTES);
+    Thread& thread = *current;
+    Warp& warp = *thread.warp;
+    Side& side = warp.slots[thread.n_meetings % 2];
+    std::memcpy(side[thread.lane], &mine, sizeof(T));
+    thread.n_meetings++;
+    const bool is_last = warp.n_arrived == LANES - 1;
+    void* other;
+#if !SWITCH_UCONTEXT && !ADDRESS_SANITIZER
+    // What `arrive` does for a lane between the first and the last, mostly: the next one follows.
+    Thread& next = *thread.next;
+    if (warp.n_arrived != 0 && !is_last && warp.line == line && next.state == State::Ready) {
+        warp.n_arrived++;
+        thread.state = State::AtMeeting;
+        thread.line = line;
+        current = &next;
+        other = next.context;
+    } else
+#endif
+    {
+        other = arrive(warp, line);
+    }
+    if (other != nullptr) {
+        switch_stacks(&thread.context, other);
+    } else if (make != nullptr && is_last) {
+        make(side);
+    }
+    return side;
+}
+
 // All lanes of the warp hand something in and see what the others did.
 template <typename T>
 inline __attribute__((always_inline)) Slots<T> meet(const T& mine, int line) {
-    static_assert(sizeof(T) <= SLOT_BYTES);
-    Thread& thread = *current;
-    auto& side = thread.warp->slots[thread.n_meetings % 2];
-    std::memcpy(side[thread.lane], &mine, sizeof(T));
-    thread.n_meetings++;
-    if (void* other = arrive(*thread.warp, line)) {
-        switch_stacks(&thread.context, other);
-    }
-    return Slots<T>{side};
+    return Slots<T>{hand_in(mine, line, nullptr)};
+}
+
+// All lanes of the warp hand something in; each sees what `make` has left in its slot.
+template <typename Made, typename T>
+inline __attribute__((always_inline)) Made meet(const T& mine, int line,
+                                                void (*make)(Side& side)) {
+    static_assert(sizeof(Made) <= SLOT_BYTES);
+    const Side& side = hand_in(mine, line, make);
+    Made made;
+    std::memcpy(&made, side[current->lane], sizeof(Made));
+    return made;
 }
 
 }  // namespace lv

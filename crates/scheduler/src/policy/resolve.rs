@@ -68,10 +68,7 @@ impl Policy {
         options.check_ranges()?;
         match of_budget(options, context, budget_tokens(options, context)?) {
             Err(PolicyError::BudgetTooSmall(small)) => {
-                Err(advised(*small, options, |options, tokens| {
-                    let resolved = of_budget(options, context, tokens);
-                    !matches!(resolved, Err(PolicyError::BudgetTooSmall(_)))
-                }))
+                Err(advised(*small, options, |options, tokens| needs(options, context, tokens)))
             }
             result => result,
         }
@@ -96,6 +93,21 @@ fn of_budget(
         | Preset::AdaSnapkv
         | Preset::AdaPyramid
         | Preset::H2o => keep(options, budget),
+    }
+}
+
+/// The least budget that is enough for what a budget of `tokens` has always attended; more than all
+/// where `tokens` are not enough, and `tokens` where something else is wrong.
+pub(super) fn needs(options: &PolicyOptions, context: usize, tokens: usize) -> usize {
+    match of_budget(options, context, tokens) {
+        Err(PolicyError::BudgetTooSmall(_)) => usize::MAX,
+        Err(_) => tokens,
+        Ok(policy) if policy.index.is_some() || policy.residency.kept().is_some() => {
+            // And one more to choose.
+            policy.sinks + policy.ring_rows() + 1
+        }
+        // Recent tokens that nobody asked for are what is left.
+        Ok(policy) => policy.sinks + options.recent.unwrap_or(1),
     }
 }
 
