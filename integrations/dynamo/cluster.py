@@ -3,7 +3,9 @@
 It asks, prints what went where, and ends with 1 where something is not as it should be. All of it
 listens on 127.0.0.1, and workers find each other by files: there is no other service.
 
-    python cluster.py PROGRAM MODEL_FOLDER
+    python cluster.py PROGRAM MODEL_FOLDER [WORKER_PROGRAM]
+
+Without a program for them the workers are those in Python.
 """
 
 import http.client
@@ -86,8 +88,8 @@ def document(seed):
 class Cluster:
     """All processes, which end with it."""
 
-    def __init__(self, program, model, folder):
-        self.program, self.model, self.folder = program, model, folder
+    def __init__(self, program, model, worker, folder):
+        self.program, self.model, self.worker, self.folder = program, model, worker, folder
         self.all = []
         self.env = {
             **os.environ,
@@ -120,8 +122,7 @@ class Cluster:
         frontend += ["--router-mode", "kv", "--migration-limit", "1"]
         _, self.log = self.start("frontend", frontend)
         for server in self.servers:
-            worker = [sys.executable, str(HERE / "longview_worker.py")]
-            worker += ["--server", server["url"], "--kv-events", server["events"]]
+            worker = self.worker + ["--server", server["url"], "--kv-events", server["events"]]
             worker += ["--model-path", str(self.model), "--served-model-name", MODEL]
             server["worker"], _ = self.start(f"worker-{server['name']}", worker)
 
@@ -161,6 +162,11 @@ class Cluster:
 
     def read_tokens(self):
         return [self.metric(server, "llamacpp:prompt_tokens_total ") for server in self.servers]
+
+    def running(self, *servers):
+        """Requests that run, at these servers or all."""
+        name = "vllm:num_requests_running "
+        return sum(self.metric(server, name) for server in servers or self.servers)
 
     def overlaps(self):
         """Blocks of each request so far that the chosen worker had, as the router says."""
@@ -208,7 +214,16 @@ def questions_go_where_documents_are(cluster):
     holders = []
     for seed in (2, 3, 4, 5):
         text, question = document(seed)
+        if holders:
+            # Of two workers that do nothing the same one may be chosen every time.
+            _, last = holders[-1]
+            busy = LongAnswer(cluster, document(holders[-1][0])[0])
+            check(cluster.running(last) == 1, f"server {last['name']} is busy with what it holds")
         server, blocks, _ = cluster.question(f"document {seed}", text, question)
+        if holders:
+            busy.leave()
+            check(server is not last, "a new document goes to the other")
+            wait_for("its place", SETTLES_S, lambda: cluster.running() == 0)
         holders.append((seed, server))
         time.sleep(0.3)
     for seed, holder in holders:
@@ -220,26 +235,32 @@ def questions_go_where_documents_are(cluster):
     return holders[0]
 
 
+class LongAnswer:
+    """An answer of thousands of tokens whose first one has come."""
+
+    def __init__(self, cluster, text):
+        self.connection = http.client.HTTPConnection(cluster.url.removeprefix("http://"))
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+        body.update(max_tokens=4000, temperature=0, stream=True, ignore_eos=True)
+        headers = {"content-type": "application/json"}
+        self.connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        self.answer = self.connection.getresponse()
+        check(self.answer.status == 200, "a long answer begins")
+        self.answer.readline()
+
+    def leave(self):
+        self.answer.close()
+        self.connection.close()
+
+
 def slots_are_given_back(cluster):
     print("a client that leaves gives its place back")
-    connection = http.client.HTTPConnection(cluster.url.removeprefix("http://"))
-    body = {"model": MODEL, "prompt": "The baker", "max_tokens": 4000, "temperature": 0}
-    body.update(stream=True, ignore_eos=True)
-    headers = {"content-type": "application/json"}
-    connection.request("POST", "/v1/completions", json.dumps(body), headers)
-    answer = connection.getresponse()
-    answer.readline()
-
-    def n_running():
-        name = "vllm:num_requests_running"
-        return sum(cluster.metric(server, name) for server in cluster.servers)
-
-    check(n_running() == 1, "one request runs")
-    answer.close()
-    connection.close()
+    answer = LongAnswer(cluster, "The baker")
+    check(cluster.running() == 1, "one request runs")
+    answer.leave()
     began = time.monotonic()
     n_before = [cluster.metric(s, "llamacpp:tokens_predicted_total ") for s in cluster.servers]
-    wait_for("its place", 2, lambda: n_running() == 0)
+    wait_for("its place", 2, lambda: cluster.running() == 0)
     check(True, f"its place is free after {(time.monotonic() - began) * 1e3:.0f} ms")
     check(sum(n_before) < 4000, "long before its last token")
 
@@ -264,9 +285,10 @@ def a_killed_worker_is_not_missed(cluster, holder):
     check(other is not server, "it succeeds on the other")
 
 
-def main(program, model):
+def main(program, model, worker=None):
+    worker = [worker] if worker else [sys.executable, str(HERE / "longview_worker.py")]
     with tempfile.TemporaryDirectory(prefix="longview-cluster-") as folder:
-        cluster = Cluster(program, Path(model).resolve(), Path(folder))
+        cluster = Cluster(program, Path(model).resolve(), worker, Path(folder))
         began = time.monotonic()
         try:
             cluster.start_all()

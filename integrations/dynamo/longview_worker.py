@@ -37,6 +37,14 @@ START_S = 600
 LOOKS_S = 1.0
 MOST_MISSED = 3
 
+# What the status of an answer would have been that failed on its way, by the kind of its error.
+STATUSES = {
+    "invalid_request_error": 400,
+    "not_found_error": 404,
+    "rate_limit_error": 429,
+    "unavailable_error": 503,
+}
+
 # Fields of a request that mean the same to the server.
 SAMPLING = (
     "temperature",
@@ -236,7 +244,8 @@ async def chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, A
             continue
         event = json.loads(data[len("data: ") :])
         if "error" in event:
-            raise error_of(event["error"].get("code_http", 500), event["error"]["message"])
+            status = STATUSES.get(event["error"].get("type"), 500)
+            raise error_of(status, event["error"]["message"])
         for choice in event.get("choices", []):
             reason = choice.get("finish_reason") or reason
             if choice.get("token_ids"):

@@ -68,8 +68,11 @@ pub fn check(plan: &Plan, rates: Rates) -> Result<Compared> {
     let zipf = Zipf::new(plan.n_docs, 1.0);
     let questions = load::questions(plan.n_questions, &zipf, plan.rate, plan.answer, plan.seed);
     let simulated = simulate(plan, rates, &tokens, &questions);
-    let addresses = servers.iter().map(|server| server.address.clone()).collect();
-    let real = Client::new(plan, addresses, texts).run(&questions)?;
+    let addresses: Vec<_> = servers.iter().map(|server| server.address.clone()).collect();
+    let opened = || addresses.iter().map(|address| real::opened(address)).sum::<Result<u64>>();
+    let before = opened()?;
+    let mut real = Client::new(plan, addresses.clone(), texts).run(&questions)?;
+    real.opened = opened()? - before;
     Ok(Compared { simulated, real })
 }
 

@@ -98,6 +98,7 @@ fn checked(args: &CheckArgs) -> Result<()> {
                         simulated.ttft(share)
                     );
                 }
+                println!("opened {}, simulated {}", real.opened, simulated.opened);
                 println!(
                     "read {} of {}, simulated {} of {}",
                     real.read_tokens,

@@ -214,6 +214,17 @@ pub fn count(address: &str, text: &str) -> Result<u64> {
     Ok(answer["tokens"].as_array().context("no tokens")?.len() as u64)
 }
 
+/// Sessions that the server opened from its disk so far.
+///
+/// # Errors
+/// Where the server does not say.
+pub fn opened(address: &str) -> Result<u64> {
+    let page = text_of(send(address, "GET", "/metrics", "")?)?;
+    let name = "longview:contexts_restored_total ";
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+    value.context("no count of opened sessions")
+}
+
 /// A text of about so many words, which follows from the seed.
 pub fn text(n_words: u64, seed: u64) -> String {
     let mut filler = Filler::new(seed);
@@ -277,12 +288,18 @@ fn send(address: &str, method: &str, path: &str, body: &str) -> Result<TcpStream
     Ok(stream)
 }
 
-fn whole(mut stream: TcpStream) -> Result<Value> {
+fn whole(stream: TcpStream) -> Result<Value> {
+    let body = text_of(stream)?;
+    serde_json::from_str(&body).with_context(|| body)
+}
+
+/// The body of an answer.
+fn text_of(mut stream: TcpStream) -> Result<String> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).context("no answer in time")?;
     let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n").context("half an answer")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
     ensure!(status == "200", "{status}: {body}");
-    serde_json::from_str(body).with_context(|| body.to_owned())
+    Ok(body.to_owned())
 }

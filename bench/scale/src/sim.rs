@@ -57,6 +57,8 @@ pub struct Outcome {
     pub prompt_tokens: u64,
     /// Those that were read.
     pub read_tokens: u64,
+    /// Sessions that were opened.
+    pub opened: u64,
     /// Bytes that were read from local disks.
     pub disk_bytes: u64,
     /// Bytes that came from shared storage.
@@ -226,6 +228,7 @@ impl Simulation {
     fn open(&mut self, now: Time, worker: usize, doc: Doc) {
         let sizes = self.setup.docs[doc as usize];
         let local = time(self.setup.rates.open(sizes.disk));
+        self.outcome.opened += 1;
         let mut at = now;
         match self.setup.store {
             // The file comes through the storage's link and the worker's, each of which serves one

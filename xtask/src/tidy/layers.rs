@@ -125,7 +125,7 @@ const ONLY: &[Only] = &[
     },
     Only {
         dependency: "clap",
-        packages: &["longview-cli", "longview-scale", "longview-server"],
+        packages: &["longview-cli", "longview-dynamo-worker", "longview-scale", "longview-server"],
         why: "faces read arguments",
     },
 ];
