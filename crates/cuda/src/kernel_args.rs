@@ -106,6 +106,10 @@ kernel_args! {
     }
 }
 
+kernel_calls! {
+    ListCallsArgs of AttendListArgs
+}
+
 // block_reduce.cu
 
 kernel_args! {

@@ -12,6 +12,10 @@ use crate::variant::row_limit;
 /// Entries of a block: a warp each.
 const PER_BLOCK: usize = 8;
 
+/// Entries that a launch has at least, and a power of two where it has more: blocks without an
+/// entry end at once, and launches of one size are the same node of a graph, whatever is missing.
+const LEAST_ENTRIES: usize = 512;
+
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,
     d: KvGather<'_, CudaBackend<D>>,
@@ -45,6 +49,9 @@ pub(crate) fn run<D: Driver>(
         row_units: (row_bytes / unit) as u32,
         unused: 0,
     };
-    let n_entries = n_kv_heads as usize * list_stride as usize;
+    let n_entries = match n_kv_heads as usize * list_stride as usize {
+        0 => 0,
+        n => n.next_power_of_two().max(LEAST_ENTRIES),
+    };
     backend.launch(kernel, Grid::over(n_entries, PER_BLOCK), &args)
 }
