@@ -26,8 +26,8 @@ void count_votes(Side& side);
 void load_rows(Side& side);
 void load_columns(Side& side);
 
-// Of `Factors`, which get the new sum: a of 16 rows and b of 8 columns with 16 steps of halves or of
-// bfloats; 8 of tf32; 16 or 32 of bytes.
+// Of `Factors`, which get the new sum: a of 16 rows and b of 8 columns, with 16 steps of halves or
+// of bfloats; 8 of tf32; 16 or 32 of bytes.
 void multiply_f16(Side& side);
 void multiply_bf16(Side& side);
 void multiply_tf32(Side& side);
