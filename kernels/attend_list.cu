@@ -63,11 +63,6 @@ struct AttendListArgs {
     u32 is_aligned;
 };
 
-// Calls of as many blocks that do not depend on each other: the blocks of one z are a call.
-struct ListCallsArgs {
-    AttendListArgs of[MAX_CALLS];
-};
-
 constexpr u32 THREADS = 128;
 constexpr u32 N_WARPS = THREADS / WARP;
 // Query rows of a block.
@@ -301,8 +296,7 @@ DEVICE void leave_made(const Made<BLOCKS>& made, const Parts& parts) {
     }
 }
 
-template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const ListCallsArgs& calls) {
-    const AttendListArgs& p = calls.of[blockIdx.z];
+template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const AttendListArgs& p) {
     constexpr u32 STEPS = DIM / 32;
     // Units g and g + 8 of BLOCKS times 16.
     constexpr u32 UNITS = DIM == 64 ? 1 : 2;
@@ -385,8 +379,7 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const ListC
 }
 
 #if HAS_SM80
-template <u32 DIM, bool WEIGHTED> DEVICE void attend_codes(const ListCallsArgs& calls) {
-    const AttendListArgs& p = calls.of[blockIdx.z];
+template <u32 DIM, bool WEIGHTED> DEVICE void attend_codes(const AttendListArgs& p) {
     constexpr u32 STEPS = DIM / 32;
     // As in `attend_mma`.
     constexpr u32 UNITS = DIM == 64 ? 1 : 2;
@@ -551,8 +544,7 @@ DEVICE const coded* rows_of_head(const AttendListArgs& p, u32 kv_head, const cod
     return rows + static_cast<u64>(kv_head) * p.head_stride * coded_row(p.head_dim);
 }
 
-template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_plain(const ListCallsArgs& calls) {
-    const AttendListArgs& p = calls.of[blockIdx.z];
+template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_plain(const AttendListArgs& p) {
     // Fours of a lane.
     constexpr u32 FOURS = DIM / 128;
     SHARED(float4, queries, ROWS * DIM / 4);
@@ -678,87 +670,89 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_plain(const Lis
     finish<DIM>(p, work, Parts{maxima, totals, sums, factors, held});
 }
 
-KERNEL(attend_list_f16_64, ListCallsArgs, THREADS) { attend_mma<f16, 64, false>(p); }
-KERNEL(attend_list_f16_128, ListCallsArgs, THREADS) { attend_mma<f16, 128, false>(p); }
-KERNEL(attend_list_f16_256, ListCallsArgs, THREADS) { attend_mma<f16, 256, false>(p); }
-KERNEL(attend_list_weighted_f16_64, ListCallsArgs, THREADS) { attend_mma<f16, 64, true>(p); }
-KERNEL(attend_list_weighted_f16_128, ListCallsArgs, THREADS) { attend_mma<f16, 128, true>(p); }
-KERNEL(attend_list_weighted_f16_256, ListCallsArgs, THREADS) { attend_mma<f16, 256, true>(p); }
+KERNEL(attend_list_f16_64, AttendListArgs, THREADS) { attend_mma<f16, 64, false>(p); }
+KERNEL(attend_list_f16_128, AttendListArgs, THREADS) { attend_mma<f16, 128, false>(p); }
+KERNEL(attend_list_f16_256, AttendListArgs, THREADS) { attend_mma<f16, 256, false>(p); }
+KERNEL(attend_list_weighted_f16_64, AttendListArgs, THREADS) { attend_mma<f16, 64, true>(p); }
+KERNEL(attend_list_weighted_f16_128, AttendListArgs, THREADS) { attend_mma<f16, 128, true>(p); }
+KERNEL(attend_list_weighted_f16_256, AttendListArgs, THREADS) { attend_mma<f16, 256, true>(p); }
+
 // Before compute capability 8.0 there are no products of bf16.
-template <u32 DIM, bool WEIGHTED> DEVICE void attend_bf16(const ListCallsArgs& p) {
+template <u32 DIM, bool WEIGHTED> DEVICE void attend_bf16(const AttendListArgs& p) {
 #if HAS_SM80
     attend_mma<bf16, DIM, WEIGHTED>(p);
 #else
     attend_plain<bf16, DIM == 256 ? 256 : 128, WEIGHTED>(p);
 #endif
 }
-KERNEL(attend_list_bf16_64, ListCallsArgs, THREADS) { attend_bf16<64, false>(p); }
-KERNEL(attend_list_bf16_128, ListCallsArgs, THREADS) { attend_bf16<128, false>(p); }
-KERNEL(attend_list_bf16_256, ListCallsArgs, THREADS) { attend_bf16<256, false>(p); }
-KERNEL(attend_list_weighted_bf16_64, ListCallsArgs, THREADS) { attend_bf16<64, true>(p); }
-KERNEL(attend_list_weighted_bf16_128, ListCallsArgs, THREADS) { attend_bf16<128, true>(p); }
-KERNEL(attend_list_weighted_bf16_256, ListCallsArgs, THREADS) { attend_bf16<256, true>(p); }
-KERNEL(attend_list_plain_f32_128, ListCallsArgs, THREADS) { attend_plain<float, 128, false>(p); }
-KERNEL(attend_list_plain_f32_256, ListCallsArgs, THREADS) { attend_plain<float, 256, false>(p); }
-KERNEL(attend_list_plain_f16_128, ListCallsArgs, THREADS) { attend_plain<f16, 128, false>(p); }
-KERNEL(attend_list_plain_f16_256, ListCallsArgs, THREADS) { attend_plain<f16, 256, false>(p); }
-KERNEL(attend_list_plain_bf16_128, ListCallsArgs, THREADS) { attend_plain<bf16, 128, false>(p); }
-KERNEL(attend_list_plain_bf16_256, ListCallsArgs, THREADS) { attend_plain<bf16, 256, false>(p); }
-KERNEL(attend_list_weighted_plain_f32_128, ListCallsArgs, THREADS) {
+KERNEL(attend_list_bf16_64, AttendListArgs, THREADS) { attend_bf16<64, false>(p); }
+KERNEL(attend_list_bf16_128, AttendListArgs, THREADS) { attend_bf16<128, false>(p); }
+KERNEL(attend_list_bf16_256, AttendListArgs, THREADS) { attend_bf16<256, false>(p); }
+KERNEL(attend_list_weighted_bf16_64, AttendListArgs, THREADS) { attend_bf16<64, true>(p); }
+KERNEL(attend_list_weighted_bf16_128, AttendListArgs, THREADS) { attend_bf16<128, true>(p); }
+KERNEL(attend_list_weighted_bf16_256, AttendListArgs, THREADS) { attend_bf16<256, true>(p); }
+
+KERNEL(attend_list_plain_f32_128, AttendListArgs, THREADS) { attend_plain<float, 128, false>(p); }
+KERNEL(attend_list_plain_f32_256, AttendListArgs, THREADS) { attend_plain<float, 256, false>(p); }
+KERNEL(attend_list_plain_f16_128, AttendListArgs, THREADS) { attend_plain<f16, 128, false>(p); }
+KERNEL(attend_list_plain_f16_256, AttendListArgs, THREADS) { attend_plain<f16, 256, false>(p); }
+KERNEL(attend_list_plain_bf16_128, AttendListArgs, THREADS) { attend_plain<bf16, 128, false>(p); }
+KERNEL(attend_list_plain_bf16_256, AttendListArgs, THREADS) { attend_plain<bf16, 256, false>(p); }
+KERNEL(attend_list_weighted_plain_f32_128, AttendListArgs, THREADS) {
     attend_plain<float, 128, true>(p);
 }
-KERNEL(attend_list_weighted_plain_f32_256, ListCallsArgs, THREADS) {
+KERNEL(attend_list_weighted_plain_f32_256, AttendListArgs, THREADS) {
     attend_plain<float, 256, true>(p);
 }
-KERNEL(attend_list_weighted_plain_f16_128, ListCallsArgs, THREADS) {
+KERNEL(attend_list_weighted_plain_f16_128, AttendListArgs, THREADS) {
     attend_plain<f16, 128, true>(p);
 }
-KERNEL(attend_list_weighted_plain_f16_256, ListCallsArgs, THREADS) {
+KERNEL(attend_list_weighted_plain_f16_256, AttendListArgs, THREADS) {
     attend_plain<f16, 256, true>(p);
 }
-KERNEL(attend_list_weighted_plain_bf16_128, ListCallsArgs, THREADS) {
+KERNEL(attend_list_weighted_plain_bf16_128, AttendListArgs, THREADS) {
     attend_plain<bf16, 128, true>(p);
 }
-KERNEL(attend_list_weighted_plain_bf16_256, ListCallsArgs, THREADS) {
+KERNEL(attend_list_weighted_plain_bf16_256, AttendListArgs, THREADS) {
     attend_plain<bf16, 256, true>(p);
 }
+
 // Products of bf16 begin with compute capability 8.0.
-template <u32 DIM, bool WEIGHTED> DEVICE void attend_q8(const ListCallsArgs& p) {
+template <u32 DIM, bool WEIGHTED> DEVICE void attend_q8(const AttendListArgs& p) {
 #if HAS_SM80
     attend_codes<DIM, WEIGHTED>(p);
 #else
     attend_plain<coded, DIM == 256 ? 256 : 128, WEIGHTED>(p);
 #endif
 }
-KERNEL(attend_list_q8_64, ListCallsArgs, THREADS) { attend_q8<64, false>(p); }
-KERNEL(attend_list_q8_128, ListCallsArgs, THREADS) { attend_q8<128, false>(p); }
-KERNEL(attend_list_q8_256, ListCallsArgs, THREADS) { attend_q8<256, false>(p); }
-KERNEL(attend_list_weighted_q8_64, ListCallsArgs, THREADS) { attend_q8<64, true>(p); }
-KERNEL(attend_list_weighted_q8_128, ListCallsArgs, THREADS) { attend_q8<128, true>(p); }
-KERNEL(attend_list_weighted_q8_256, ListCallsArgs, THREADS) { attend_q8<256, true>(p); }
-KERNEL(attend_list_plain_q8_128, ListCallsArgs, THREADS) { attend_plain<coded, 128, false>(p); }
-KERNEL(attend_list_plain_q8_256, ListCallsArgs, THREADS) { attend_plain<coded, 256, false>(p); }
-KERNEL(attend_list_weighted_plain_q8_128, ListCallsArgs, THREADS) {
+KERNEL(attend_list_q8_64, AttendListArgs, THREADS) { attend_q8<64, false>(p); }
+KERNEL(attend_list_q8_128, AttendListArgs, THREADS) { attend_q8<128, false>(p); }
+KERNEL(attend_list_q8_256, AttendListArgs, THREADS) { attend_q8<256, false>(p); }
+KERNEL(attend_list_weighted_q8_64, AttendListArgs, THREADS) { attend_q8<64, true>(p); }
+KERNEL(attend_list_weighted_q8_128, AttendListArgs, THREADS) { attend_q8<128, true>(p); }
+KERNEL(attend_list_weighted_q8_256, AttendListArgs, THREADS) { attend_q8<256, true>(p); }
+KERNEL(attend_list_plain_q8_128, AttendListArgs, THREADS) { attend_plain<coded, 128, false>(p); }
+KERNEL(attend_list_plain_q8_256, AttendListArgs, THREADS) { attend_plain<coded, 256, false>(p); }
+KERNEL(attend_list_weighted_plain_q8_128, AttendListArgs, THREADS) {
     attend_plain<coded, 128, true>(p);
 }
-KERNEL(attend_list_weighted_plain_q8_256, ListCallsArgs, THREADS) {
+KERNEL(attend_list_weighted_plain_q8_256, AttendListArgs, THREADS) {
     attend_plain<coded, 256, true>(p);
 }
 
 // A block owns a query row: its first warp weighs the splits, then a thread sums up an element.
-KERNEL(attend_list_merge, ListCallsArgs, THREADS) {
-    const AttendListArgs& one = p.of[blockIdx.z];
+KERNEL(attend_list_merge, AttendListArgs, THREADS) {
     SHARED(float, factors, MAX_SPLITS);
     SHARED(float, held, 1);
     const u64 row = blockIdx.x;
-    const u32 head = static_cast<u32>(row % one.n_q_heads);
-    const u32 n = rows_of(one, head / (one.n_q_heads / one.n_kv_heads));
+    const u32 head = static_cast<u32>(row % p.n_q_heads);
+    const u32 n = rows_of(p, head / (p.n_q_heads / p.n_kv_heads));
     // Splits without rows left nothing.
-    const u32 each = rows_of_split(one, n);
+    const u32 each = rows_of_split(p, n);
     const u32 n_splits = n == 0 ? 0 : (n + each - 1) / each;
-    const u64 entry = static_cast<u64>(one.first_token) * one.n_q_heads + row;
+    const u64 entry = static_cast<u64>(p.first_token) * p.n_q_heads + row;
     if (warp_of_thread() == 0) {
-        const float* states = one.states + 2 * row * one.n_splits;
+        const float* states = p.states + 2 * row * p.n_splits;
         float m = LOWEST;
         for (u32 s = threadIdx.x; s < n_splits; s += WARP) {
             m = fmaxf(m, states[2 * s]);
@@ -774,7 +768,7 @@ KERNEL(attend_list_merge, ListCallsArgs, THREADS) {
             l += factors[s] * total;
         }
         l = warp_sum(l);
-        const float before = one.accumulate ? one.lse[entry] : minus_infinity();
+        const float before = p.accumulate ? p.lse[entry] : minus_infinity();
         const Shares both = shares_of(m, l, before);
         for (u32 s = threadIdx.x; s < n_splits; s += WARP) {
             factors[s] *= both.made;
@@ -782,19 +776,19 @@ KERNEL(attend_list_merge, ListCallsArgs, THREADS) {
         // All have read it.
         warp_sync();
         if (threadIdx.x == 0) {
-            one.lse[entry] = both.lse;
+            p.lse[entry] = both.lse;
             held[0] = both.held;
         }
     }
     __syncthreads();
-    for (u32 d = threadIdx.x; d < one.head_dim; d += THREADS) {
-        const float* sums = one.sums + row * one.n_splits * one.head_dim + d;
+    for (u32 d = threadIdx.x; d < p.head_dim; d += THREADS) {
+        const float* sums = p.sums + row * p.n_splits * p.head_dim + d;
         float sum = 0;
 #pragma unroll 8
         for (u32 s = 0; s < n_splits; s++) {
-            sum += factors[s] * sums[static_cast<u64>(s) * one.head_dim];
+            sum += factors[s] * sums[static_cast<u64>(s) * p.head_dim];
         }
-        float* out = one.out + entry * one.head_dim + d;
+        float* out = p.out + entry * p.head_dim + d;
         *out = held[0] == 0.0f ? sum : sum + held[0] * *out;
     }
 }

@@ -21,8 +21,6 @@ typedef unsigned long long u64;
 
 // Lanes of a warp.
 constexpr u32 WARP = 32;
-// Calls that a launch may stand for, where a kernel takes several.
-constexpr u32 MAX_CALLS = 8;
 
 #ifdef LONGVIEW_EMULATED
 

@@ -221,8 +221,7 @@ fn text_of(wrapper: &Wrapper, path: &Path, differs: bool) -> Result<String, Fail
     Ok(text)
 }
 
-/// The structs of arguments: names, and names of fields. A field is the last word before a `;`, or
-/// before the length of an array.
+/// The structs of arguments: names, and names of fields. A field is the last word before a `;`.
 fn structs(text: &str) -> Vec<(String, Vec<String>)> {
     let mut structs: Vec<(String, Vec<String>)> = Vec::new();
     let mut is_inside = false;
@@ -238,7 +237,6 @@ fn structs(text: &str) -> Vec<(String, Vec<String>)> {
         } else if let Some((_, fields)) = structs.last_mut().filter(|_| is_inside)
             && let Some(field) = code.strip_suffix(';')
         {
-            let field = field.split('[').next().unwrap_or_default();
             let name = field.rsplit([' ', '*']).next().unwrap_or_default();
             fields.push(name.to_owned());
         }

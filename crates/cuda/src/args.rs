@@ -42,61 +42,12 @@ pub struct Layout {
     pub size: u32,
     /// Its fields by their offsets.
     pub fields: &'static [Field],
-    /// Where it holds the arguments of several calls: those of one.
-    pub call: Option<&'static Layout>,
 }
-
-/// Calls that a launch may stand for, where a kernel takes several; as in `common.cuh`.
-pub(crate) const MAX_CALLS: usize = 8;
 
 /// A struct of arguments; made by `kernel_args!`.
 pub trait KernelArgs: Pod {
     /// How it lies in memory.
     const LAYOUT: Layout;
-}
-
-/// Arguments of several calls that are one launch.
-pub(crate) trait CallsArgs: KernelArgs {
-    /// Those of one call.
-    type Call: KernelArgs;
-
-    /// Of up to [`MAX_CALLS`] calls. What is behind them is never looked at.
-    fn of(calls: &[Self::Call]) -> Self;
-}
-
-/// Declares the arguments of several calls: a struct with one field, `of`.
-macro_rules! kernel_calls {
-    ($(#[$doc:meta])* $name:ident of $call:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-        #[repr(C)]
-        pub(crate) struct $name {
-            pub of: [$call; $crate::args::MAX_CALLS],
-        }
-
-        impl $crate::args::KernelArgs for $name {
-            const LAYOUT: $crate::args::Layout = $crate::args::Layout {
-                name: stringify!($name),
-                size: size_of::<$name>() as u32,
-                fields: &[$crate::args::Field {
-                    name: "of",
-                    offset: 0,
-                    size: size_of::<$name>() as u32,
-                }],
-                call: Some(&<$call as $crate::args::KernelArgs>::LAYOUT),
-            };
-        }
-
-        impl $crate::args::CallsArgs for $name {
-            type Call = $call;
-
-            fn of(calls: &[$call]) -> Self {
-                let mut all: Self = bytemuck::Zeroable::zeroed();
-                all.of[..calls.len()].copy_from_slice(calls);
-                all
-            }
-        }
-    };
 }
 
 /// Declares a struct of arguments.
@@ -118,7 +69,6 @@ macro_rules! kernel_args {
                     offset: std::mem::offset_of!($name, $field) as u32,
                     size: size_of::<$type>() as u32,
                 }),+],
-                call: None,
             };
         }
     };

@@ -106,10 +106,6 @@ kernel_args! {
     }
 }
 
-kernel_calls! {
-    ListCallsArgs of AttendListArgs
-}
-
 // block_reduce.cu
 
 kernel_args! {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use longview_ops::OpResult;
 
-use crate::args::{Address, CallsArgs, KernelArgs, MAX_CALLS};
+use crate::args::{Address, KernelArgs};
 use crate::counters::Tally;
 use crate::device::{Counted, Device};
 use crate::driver::{Driver, Grid, KernelCall, Memory, Place, ProductCall};
@@ -83,21 +83,6 @@ impl<D: Driver> Queue<D> {
         // their buffers, and kernels keep to the sizes beside them; memory hands over and waits
         // for work before it is freed.
         unsafe { self.stream.push(call) }.map(|_| ())
-    }
-
-    /// Launches a kernel that takes several calls: as few launches as they fit in. All calls have
-    /// `blocks` and none needs what another one makes.
-    pub fn launch_calls<A: CallsArgs>(
-        &self,
-        kernel: Kernel,
-        blocks: [usize; 2],
-        calls: &[A::Call],
-    ) -> OpResult<()> {
-        for calls in calls.chunks(MAX_CALLS) {
-            let grid = Grid::new([blocks[0], blocks[1], calls.len()]);
-            self.launch(kernel, grid, &A::of(calls))?;
-        }
-        Ok(())
     }
 
     /// Has the vendor's library make a product that it takes; see [`Queue::launch`] for addresses.

@@ -2,7 +2,6 @@
 
 use longview_core::DType;
 use longview_ops::{AttendChunk, ChunkSpan, Op, OpResult};
-use smallvec::SmallVec;
 
 use crate::args::Address;
 use crate::backend::CudaBackend;
@@ -10,7 +9,7 @@ use crate::buffer::At;
 use crate::driver::{Driver, Grid};
 use crate::kernel_args::AttendChunkArgs;
 use crate::kernels::Kernel;
-use crate::ops::attend_list::{ListLaunch, ListRows, check_width, run_all};
+use crate::ops::attend_list::{ListLaunch, ListRows, check_width};
 
 /// Tokens that are too few to share loads of KV rows.
 const FEW_TOKENS: u32 = 8;
@@ -49,33 +48,30 @@ pub(crate) fn run<D: Driver>(
 ) -> OpResult<()> {
     d.check()?;
     check_width::<D>(Op::AttendChunk, d.p.head_dim)?;
-    let capability = backend.driver().facts().compute_capability;
-    let mut few: SmallVec<[ListLaunch<'_, D>; 4]> = SmallVec::new();
-    for span in d.spans.iter().filter(|span| span.q_len > 0) {
-        let kernel = tile_kernel(span, d.p.head_dim, capability);
-        match kernel.filter(|_| span.q_len > FEW_TOKENS) {
-            Some(kernel) => in_tiles(backend, &d, span, kernel)?,
-            None => few.push(ListLaunch {
-                p: d.p,
-                q: d.q,
-                first_token: span.q_start,
-                n_tokens: span.q_len,
-                kv: span.kv,
-                room: span.n_rows,
-                rows: ListRows::Run { first: span.row_start, edges: span.edges() },
-            }),
-        }
-    }
-    run_all(backend, &few, &d.out, &d.lse)
+    d.spans.iter().filter(|span| span.q_len > 0).try_for_each(|span| one(backend, &d, span))
 }
 
-fn in_tiles<D: Driver>(
+fn one<D: Driver>(
     backend: &CudaBackend<D>,
     d: &AttendChunk<'_, CudaBackend<D>>,
     span: &ChunkSpan<'_, CudaBackend<D>>,
-    kernel: Kernel,
 ) -> OpResult<()> {
-    let (p, edges, facts) = (d.p, span.edges(), backend.driver().facts());
+    let p = d.p;
+    let edges = span.edges();
+    let facts = backend.driver().facts();
+    let kernel = tile_kernel(span, p.head_dim, facts.compute_capability);
+    let Some(kernel) = kernel.filter(|_| span.q_len > FEW_TOKENS) else {
+        let launch = ListLaunch {
+            p,
+            q: d.q,
+            first_token: span.q_start,
+            n_tokens: span.q_len,
+            kv: span.kv,
+            room: span.n_rows,
+            rows: ListRows::Run { first: span.row_start, edges },
+        };
+        return launch.run(backend, &d.out, &d.lse);
+    };
     let n_query_rows = span.q_len as usize * (p.n_q_heads / p.n_kv_heads) as usize;
     let n_tiles = n_query_rows.div_ceil(ROWS);
     let n_blocks = n_tiles * p.n_kv_heads as usize;

@@ -4,13 +4,12 @@ use longview_core::DType;
 use longview_ops::{
     AttendList, AttendParams, ChunkEdges, KvView, ListSpan, Op, OpError, OpResult, View, ViewMut,
 };
-use smallvec::SmallVec;
 
 use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
-use crate::driver::Driver;
-use crate::kernel_args::{AttendListArgs, ListCallsArgs};
+use crate::driver::{Driver, Grid};
+use crate::kernel_args::AttendListArgs;
 use crate::kernels::Kernel;
 use crate::variant::{by_type, row_limit};
 
@@ -93,8 +92,7 @@ pub(crate) fn run<D: Driver>(
 ) -> OpResult<()> {
     d.check()?;
     check_width::<D>(Op::AttendList, d.p.head_dim)?;
-    let launches: SmallVec<[_; 4]> = d.spans.iter().map(|span| of_span(&d, span)).collect();
-    run_all(backend, &launches, &d.out, &d.lse)
+    d.spans.iter().try_for_each(|span| one(backend, &d, span))
 }
 
 /// Widths that the kernels can do.
@@ -106,11 +104,12 @@ pub(crate) fn check_width<D: Driver>(op: Op, head_dim: u32) -> OpResult<()> {
     Err(OpError::Unsupported { backend: D::NAME, op, reason })
 }
 
-fn of_span<'a, D: Driver>(
-    d: &AttendList<'a, CudaBackend<D>>,
-    span: &ListSpan<'a, CudaBackend<D>>,
-) -> ListLaunch<'a, D> {
-    ListLaunch {
+fn one<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: &AttendList<'_, CudaBackend<D>>,
+    span: &ListSpan<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    let launch = ListLaunch {
         p: d.p,
         q: d.q,
         first_token: span.q_index,
@@ -122,7 +121,8 @@ fn of_span<'a, D: Driver>(
             n_rows: span.n_rows.at(),
             weights: span.weights.as_ref().map_or(Address::NONE, At::at),
         },
-    }
+    };
+    launch.run(backend, &d.out, &d.lse)
 }
 
 /// Where the KV rows come from.
@@ -146,153 +146,72 @@ pub(crate) struct ListLaunch<'a, D: Driver> {
     pub rows: ListRows,
 }
 
-/// How a span is launched: those of which this is the same are one launch.
-#[derive(Clone, Copy, PartialEq)]
-struct Shape {
-    kernel: Kernel,
-    n_tokens: u32,
-    n_parts: usize,
-    n_splits: usize,
-    /// What it may ever be cut into, so that a growing context allocates nothing.
-    most_splits: usize,
-}
-
-impl Shape {
-    fn of<D: Driver>(backend: &CudaBackend<D>, launch: &ListLaunch<'_, D>) -> Self {
-        let p = &launch.p;
-        let n_entries = launch.n_tokens as usize * p.n_q_heads as usize;
+impl<D: Driver> ListLaunch<'_, D> {
+    /// Attends, with a merge where rows are split.
+    pub fn run(
+        self,
+        backend: &CudaBackend<D>,
+        out: &ViewMut<'_, CudaBackend<D>>,
+        lse: &ViewMut<'_, CudaBackend<D>>,
+    ) -> OpResult<()> {
+        let p = self.p;
+        let n_entries = self.n_tokens as usize * p.n_q_heads as usize;
         let n_kv_heads = p.n_kv_heads as usize;
         let n_parts = (n_entries / n_kv_heads).div_ceil(ROWS);
+        let n_groups = n_kv_heads * n_parts;
         let n_multiprocessors = backend.driver().facts().n_multiprocessors as usize;
         let blocks = n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
-        let most_splits = (blocks / (n_kv_heads * n_parts).max(1)).clamp(1, MAX_SPLITS);
-        let weights = launch.addresses()[2];
-        let (is_aligned, dtype) = (launch.is_aligned(), launch.kv.buffer.dtype);
-        Self {
-            kernel: choose(dtype, p.head_dim, is_aligned, weights != Address::NONE),
-            n_tokens: launch.n_tokens,
-            n_parts,
-            n_splits: (launch.room as usize).div_ceil(SPLIT_UNIT).clamp(1, most_splits),
-            most_splits,
-        }
-    }
-
-    /// Bytes of scratch of a span: of states, and of sums.
-    fn scratch(&self, p: &AttendParams) -> [u64; 2] {
-        let n_entries = self.n_tokens as usize * p.n_q_heads as usize;
-        let n_states = if self.most_splits == 1 { 0 } else { n_entries * self.most_splits };
-        [n_states * 8, n_states * p.head_dim as usize * 4].map(|bytes| bytes as u64)
-    }
-}
-
-/// Attends, with a merge where rows are split. Spans that are launched alike are one launch, so a
-/// step of several sequences has as many launches as that of one; each is split as it is alone,
-/// which makes its results the same.
-pub(crate) fn run_all<D: Driver>(
-    backend: &CudaBackend<D>,
-    launches: &[ListLaunch<'_, D>],
-    out: &ViewMut<'_, CudaBackend<D>>,
-    lse: &ViewMut<'_, CudaBackend<D>>,
-) -> OpResult<()> {
-    let shapes: SmallVec<[Shape; 4]> = launches.iter().map(|l| Shape::of(backend, l)).collect();
-    for (i, shape) in shapes.iter().enumerate() {
-        if shapes[..i].contains(shape) {
-            continue;
-        }
-        let all = launches.iter().zip(&shapes);
-        let alike = all.filter(|(_, other)| *other == shape).map(|(launch, _)| launch);
-        let alike: SmallVec<[_; 4]> = alike.collect();
-        run_alike(backend, shape, &alike, [out, lse])?;
-    }
-    Ok(())
-}
-
-fn run_alike<D: Driver>(
-    backend: &CudaBackend<D>,
-    shape: &Shape,
-    launches: &[&ListLaunch<'_, D>],
-    [out, lse]: [&ViewMut<'_, CudaBackend<D>>; 2],
-) -> OpResult<()> {
-    let Some(p) = launches.first().map(|launch| launch.p) else { return Ok(()) };
-    let [state_bytes, sum_bytes] = shape.scratch(&p);
-    let own_bytes = state_bytes + sum_bytes;
-    let n_bytes = own_bytes * launches.len() as u64;
-    backend.queue.with_scratch(n_bytes, |scratch| {
-        let calls = launches.iter().enumerate().map(|(i, launch)| {
-            let states = Address(scratch.0 + i as u64 * own_bytes);
-            launch.args(shape, [out.at(), lse.at()], [states, Address(states.0 + state_bytes)])
-        });
-        let calls: SmallVec<[_; 4]> = calls.collect();
-        let n_groups = p.n_kv_heads as usize * shape.n_parts;
-        let blocks = [n_groups, shape.n_splits];
-        backend.queue.launch_calls::<ListCallsArgs>(shape.kernel, blocks, &calls)?;
-        if shape.n_splits == 1 {
-            return Ok(());
-        }
-        let n_entries = shape.n_tokens as usize * p.n_q_heads as usize;
-        let merge = Kernel::attend_list_merge;
-        backend.queue.launch_calls::<ListCallsArgs>(merge, [n_entries, 1], &calls)
-    })
-}
-
-impl<D: Driver> ListLaunch<'_, D> {
-    /// Lists, their lengths and weights, where there are some.
-    fn addresses(&self) -> [Address; 3] {
-        match self.rows {
-            ListRows::Listed { rows, n_rows, weights } => [rows, n_rows, weights],
-            ListRows::Run { .. } => [Address::NONE; 3],
-        }
-    }
-
-    /// Whether a kernel can load rows by units.
-    fn is_aligned(&self) -> bool {
+        let most = (blocks / n_groups.max(1)).clamp(1, MAX_SPLITS);
+        let n_splits = (self.room as usize).div_ceil(SPLIT_UNIT).clamp(1, most);
+        let all = ChunkEdges { seen: i32::MAX, hidden: 0 };
+        let ([rows, n_rows, weights], first_row, edges) = match self.rows {
+            ListRows::Listed { rows, n_rows, weights } => ([rows, n_rows, weights], 0, all),
+            ListRows::Run { first, edges } => ([Address::NONE; 3], first, edges),
+        };
         let dtype = self.kv.buffer.dtype;
-        let half_bytes = self.p.head_dim as usize * dtype.size();
+        let half_bytes = p.head_dim as usize * dtype.size();
         // What a kernel loads at once.
         let unit = if dtype == DType::Q8 { 4 } else { 16 };
-        self.kv.at().is_aligned(unit) && half_bytes.is_multiple_of(unit as usize)
-    }
-
-    fn args(
-        &self,
-        shape: &Shape,
-        [out, lse]: [Address; 2],
-        [states, sums]: [Address; 2],
-    ) -> AttendListArgs {
-        let p = self.p;
-        let [rows, n_rows, weights] = self.addresses();
-        let all = ChunkEdges { seen: i32::MAX, hidden: 0 };
-        let (first_row, edges) = match self.rows {
-            ListRows::Listed { .. } => (0, all),
-            ListRows::Run { first, edges } => (first, edges),
-        };
-        AttendListArgs {
-            q: self.q.at(),
-            kv: self.kv.at(),
-            rows,
-            n_rows,
-            weights,
-            out,
-            lse,
-            states,
-            sums,
-            first_token: self.first_token,
-            n_tokens: self.n_tokens,
-            n_q_heads: p.n_q_heads,
-            n_kv_heads: p.n_kv_heads,
-            head_dim: p.head_dim,
-            head_stride: self.kv.head_stride as u32,
-            row_limit: row_limit(&self.kv, p.head_dim),
-            room: self.room,
-            first_row,
-            lead: edges.seen,
-            hidden: edges.hidden,
-            n_parts: shape.n_parts as u32,
-            n_splits: shape.n_splits as u32,
-            accumulate: p.accumulate,
-            scale: p.scale,
-            is_aligned: self.is_aligned().into(),
-        }
+        let is_aligned = self.kv.at().is_aligned(unit) && half_bytes.is_multiple_of(unit as usize);
+        let kernel = choose(dtype, p.head_dim, is_aligned, weights != Address::NONE);
+        // As much as they may ever take, so that a growing context allocates nothing.
+        let n_states = if most == 1 { 0 } else { n_entries * most };
+        let state_bytes = (n_states * 8) as u64;
+        let sum_bytes = (n_states * p.head_dim as usize * 4) as u64;
+        backend.queue.with_scratch(state_bytes + sum_bytes, |states| {
+            let args = AttendListArgs {
+                q: self.q.at(),
+                kv: self.kv.at(),
+                rows,
+                n_rows,
+                weights,
+                out: out.at(),
+                lse: lse.at(),
+                states,
+                sums: Address(states.0 + state_bytes),
+                first_token: self.first_token,
+                n_tokens: self.n_tokens,
+                n_q_heads: p.n_q_heads,
+                n_kv_heads: p.n_kv_heads,
+                head_dim: p.head_dim,
+                head_stride: self.kv.head_stride as u32,
+                row_limit: row_limit(&self.kv, p.head_dim),
+                room: self.room,
+                first_row,
+                lead: edges.seen,
+                hidden: edges.hidden,
+                n_parts: n_parts as u32,
+                n_splits: n_splits as u32,
+                accumulate: p.accumulate,
+                scale: p.scale,
+                is_aligned: is_aligned.into(),
+            };
+            backend.launch(kernel, Grid::new([n_groups, n_splits, 1]), &args)?;
+            if n_splits == 1 {
+                return Ok(());
+            }
+            backend.launch(Kernel::attend_list_merge, Grid::over(n_entries, 1), &args)
+        })
     }
 }
 

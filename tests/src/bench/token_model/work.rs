@@ -58,9 +58,7 @@ impl Args<'_> {
     /// # Panics
     /// If the struct has no such field: the model is about other kernels then.
     fn get(&self, name: &str) -> u64 {
-        // Of several calls the first one: the model is about one sequence.
         let layout = self.kernel.facts().args;
-        let layout = layout.call.copied().unwrap_or(layout);
         let field = layout.fields.iter().find(|field| field.name == name);
         let field = field.unwrap_or_else(|| panic!("{} has no {name}", layout.name));
         let word = self.words[field.offset as usize / 8];
