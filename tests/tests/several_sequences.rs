@@ -44,8 +44,10 @@ fn dims() -> Dims {
     }
 }
 
-/// Policies by name: a preset, and what is set beside it.
-const POLICIES: [(&str, Preset, &[(&str, &str)]); 5] = [
+/// A name, a preset, and options of it.
+type Named = (&'static str, Preset, &'static [(&'static str, &'static str)]);
+
+const POLICIES: [Named; 5] = [
     ("full", Preset::Full, &[]),
     ("clusterkv", Preset::Clusterkv, &[]),
     ("longview", Preset::Longview, &[]),

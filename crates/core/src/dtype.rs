@@ -7,6 +7,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::kv8;
+use crate::nearest::nearest;
 
 /// The type of one element of a buffer or weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -177,15 +178,6 @@ fn extend_by_pairs(bytes: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = [u8
 /// Numbers that are converted together.
 const TOGETHER: usize = 64;
 
-/// The nearest whole number, ties to even, of one in -127..=127; not-a-number stays. By an addition
-/// after which the last bit is 1: `round_ties_even` is a call where the processor may be one without
-/// an instruction for it.
-#[inline(always)]
-pub(crate) fn nearest(x: f32) -> f32 {
-    const LAST_BIT_IS_1: f32 = 12_582_912.0;
-    (x + LAST_BIT_IS_1) - LAST_BIT_IS_1
-}
-
 /// A number as [`DType::I8`] holds it.
 fn code_of(x: f32) -> i8 {
     if x.is_nan() { i8::MIN } else { nearest(x.clamp(-127.0, 127.0)) as i32 as i8 }
@@ -201,19 +193,6 @@ mod tests {
         let bytes = encode_f32(DType::I8, &values);
         let back = decode_f32(DType::I8, &bytes);
         assert_eq!(back, [0.0, 2.0, -2.0, -127.0, 127.0, -127.0, -128.0]);
-    }
-
-    #[test]
-    fn the_nearest_number_is_that_of_the_standard_library() {
-        for i in -130_000..=130_000 {
-            let x = i as f32 / 1000.0;
-            let want = x.round_ties_even().clamp(-127.0, 127.0);
-            assert_eq!(nearest(x.clamp(-127.0, 127.0)), want, "{x}");
-            let half = (i / 500) as f32 / 2.0;
-            let want = half.round_ties_even().clamp(-127.0, 127.0);
-            assert_eq!(nearest(half.clamp(-127.0, 127.0)), want, "{half}");
-        }
-        assert!(nearest(f32::NAN).is_nan());
     }
 
     /// Runs that are no multiple of what is converted together.

@@ -11,7 +11,7 @@
 
 use half::f16;
 
-use crate::dtype::nearest;
+use crate::nearest::nearest;
 
 /// Numbers of a key that share a scale.
 pub const KEY_BLOCK: usize = 32;

@@ -11,6 +11,7 @@ mod dtype;
 mod grouped;
 mod ids;
 pub mod kv8;
+mod nearest;
 pub mod quant;
 mod regular;
 mod rng;
