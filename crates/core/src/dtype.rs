@@ -106,19 +106,8 @@ pub fn encode_f32(dtype: DType, values: &[f32]) -> Vec<u8> {
 pub fn encode_f32_into(dtype: DType, values: &[f32], bytes: &mut Vec<u8>) {
     match dtype {
         DType::F32 => values.iter().for_each(|v| bytes.extend(v.to_le_bytes())),
-        // Many at once: one by one, each asks anew what the processor can do.
-        DType::F16 => values.chunks(TOGETHER).for_each(|values| {
-            let mut halves = [f16::ZERO; TOGETHER];
-            let halves = &mut halves[..values.len()];
-            halves.convert_from_f32_slice(values);
-            extend_by_pairs(bytes, halves.iter().map(|half| half.to_le_bytes()));
-        }),
-        DType::BF16 => values.chunks(TOGETHER).for_each(|values| {
-            let mut halves = [bf16::ZERO; TOGETHER];
-            let halves = &mut halves[..values.len()];
-            halves.convert_from_f32_slice(values);
-            extend_by_pairs(bytes, halves.iter().map(|half| half.to_le_bytes()));
-        }),
+        DType::F16 => encode_halves(values, f16::ZERO, f16::to_le_bytes, bytes),
+        DType::BF16 => encode_halves(values, bf16::ZERO, bf16::to_le_bytes, bytes),
         DType::I8 => bytes.extend(values.iter().map(|v| code_of(*v).to_le_bytes()[0])),
         DType::U32 | DType::Q8 => panic!("encode_f32: {dtype} is no floating-point type"),
     }
@@ -167,16 +156,26 @@ pub fn decode_f32_into(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Appends up to [`TOGETHER`] pairs of bytes.
-#[inline(always)]
-fn extend_by_pairs(bytes: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = [u8; 2]>) {
-    let (mut all, n) = ([[0; 2]; TOGETHER], pairs.len());
-    all.iter_mut().zip(pairs).for_each(|(to, pair)| *to = pair);
-    bytes.extend_from_slice(all[..n].as_flattened());
-}
-
 /// Numbers that are converted together.
 const TOGETHER: usize = 64;
+
+/// Numbers of 16 bits, many at once: one by one, each asks anew what the processor can do.
+fn encode_halves<H: Copy>(
+    values: &[f32],
+    zero: H,
+    to_bytes: impl Fn(H) -> [u8; 2],
+    bytes: &mut Vec<u8>,
+) where
+    [H]: HalfFloatSliceExt,
+{
+    for values in values.chunks(TOGETHER) {
+        let (mut halves, mut pairs) = ([zero; TOGETHER], [[0; 2]; TOGETHER]);
+        let (halves, pairs) = (&mut halves[..values.len()], &mut pairs[..values.len()]);
+        halves.convert_from_f32_slice(values);
+        pairs.iter_mut().zip(&*halves).for_each(|(pair, half)| *pair = to_bytes(*half));
+        bytes.extend_from_slice(pairs.as_flattened());
+    }
+}
 
 /// A number as [`DType::I8`] holds it.
 fn code_of(x: f32) -> i8 {

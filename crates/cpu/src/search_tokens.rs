@@ -12,7 +12,7 @@ use longview_ops::{
 use crate::backend::CpuBackend;
 use crate::indices::ensure_at_most;
 use crate::kernels::mass::Projection;
-use crate::kernels::rank::Picked;
+use crate::kernels::rank::Gather;
 use crate::ops::centroid_scores::{
     BLOCK, HeadQuery, Landmark, Landmarks, Terms, pool, scale_queries, to_factors, with_landmarks,
 };
@@ -498,7 +498,7 @@ impl<'a> Search<'a> {
             Entries::First(_) => &own_sizes()[..n],
             Entries::Clusters(ids) => {
                 let (from, to) = (own_sizes(), &mut m.sizes[..n]);
-                self.isa.run(Picked { from, ids, to });
+                self.isa.run(Gather { from, ids, to });
                 &m.sizes[..n]
             }
             // Each is one.

@@ -62,13 +62,13 @@ impl Kernel for Ranks<'_> {
 ///
 /// # Panics
 /// If an id is no place in `from`, or lengths differ.
-pub(crate) struct Picked<'a> {
+pub(crate) struct Gather<'a> {
     pub(crate) from: &'a [u32],
     pub(crate) ids: &'a [u32],
     pub(crate) to: &'a mut [u32],
 }
 
-impl Kernel for Picked<'_> {
+impl Kernel for Gather<'_> {
     type Output = ();
 
     /// Two loops without a branch: many reads wait for memory at once.
@@ -116,7 +116,7 @@ impl Kernel for SizesUpTo<'_> {
 ///
 /// # Panics
 /// If `to` has no room for them.
-pub(crate) struct Places<'a> {
+pub(crate) struct ListRanks<'a> {
     pub(crate) ranks: &'a [u32],
     pub(crate) from: u32,
     pub(crate) span: u32,
@@ -124,7 +124,7 @@ pub(crate) struct Places<'a> {
     pub(crate) to: &'a mut [u32],
 }
 
-impl Kernel for Places<'_> {
+impl Kernel for ListRanks<'_> {
     type Output = usize;
 
     #[inline(always)]
@@ -134,10 +134,10 @@ impl Kernel for Places<'_> {
         while i + S::LANES <= ranks.len() {
             let (at, number) = (ranks.as_ptr().add(i), first + i as u32);
             if n + S::LANES <= to.len() {
-                n += S::places(at, [from, span], number, to.as_mut_ptr().add(n));
+                n += S::list_words(at, [from, span], number, to.as_mut_ptr().add(n));
             } else {
                 let mut own = [0; MAX_LANES];
-                let found = S::places(at, [from, span], number, own.as_mut_ptr());
+                let found = S::list_words(at, [from, span], number, own.as_mut_ptr());
                 to[n..n + found].copy_from_slice(&own[..found]);
                 n += found;
             }

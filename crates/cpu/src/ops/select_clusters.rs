@@ -9,7 +9,7 @@ use longview_ops::{Listed, Op, OpError, OpResult, SelectClusters, SelectSpan};
 
 use crate::backend::CpuBackend;
 use crate::indices::{ensure_at_most, ensure_below};
-use crate::kernels::rank::{self, Places, Ranks, SizesUpTo};
+use crate::kernels::rank::{self, Gather, ListRanks, Ranks, SizesUpTo};
 use crate::queue::Queue;
 use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Pieces};
@@ -43,8 +43,7 @@ pub(crate) fn run(queue: &mut Queue, d: SelectClusters<'_, CpuBackend>) -> OpRes
             let sizes = match list {
                 Some(list) => {
                     let listed: &mut [u32] = bytemuck::cast_slice_mut(listed);
-                    let pairs = listed.iter_mut().zip(list);
-                    pairs.for_each(|(size, id)| *size = sizes[*id as usize]);
+                    isa.run(Gather { from: sizes, ids: list, to: listed });
                     &*listed
                 }
                 None => &sizes[..n_clusters],
@@ -189,7 +188,7 @@ impl Choice<'_> {
     fn keys<'w>(&self, work: &'w mut Work<'_>, from: u32, to: u32) -> &'w mut [u64] {
         let Work { ranks, places, keys } = work;
         let span = to - from;
-        let n = self.isa.run(Places { ranks, from, span, first: 0, to: places });
+        let n = self.isa.run(ListRanks { ranks, from, span, first: 0, to: places });
         for (key, i) in keys.iter_mut().zip(&places[..n]) {
             *key = rank::key(ranks[*i as usize], *i);
         }
@@ -234,10 +233,10 @@ impl Choice<'_> {
         let (first, behind) =
             work.ranks.split_at((id as usize).saturating_add(1).min(work.ranks.len()));
         let isa = self.isa;
-        let mut taken = isa.run(Places { ranks: first, from: 0, span: rank, first: 0, to: ids });
+        let mut taken = isa.run(ListRanks { ranks: first, from: 0, span: rank, first: 0, to: ids });
         if let Some(span) = rank.checked_sub(1) {
             let (start, to) = (first.len() as u32, &mut ids[taken..]);
-            taken += isa.run(Places { ranks: behind, from: 0, span, first: start, to });
+            taken += isa.run(ListRanks { ranks: behind, from: 0, span, first: start, to });
         }
         takes[..taken].fill(1);
         taken

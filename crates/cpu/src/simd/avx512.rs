@@ -239,7 +239,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn places(p: *const u32, [from, span]: [u32; 2], first: u32, to: *mut u32) -> usize {
+    unsafe fn list_words(p: *const u32, [from, span]: [u32; 2], first: u32, to: *mut u32) -> usize {
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let word = _mm512_loadu_si512(p.cast());
         let above = _mm512_sub_epi32(word, _mm512_set1_epi32(from.cast_signed()));

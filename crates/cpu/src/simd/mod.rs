@@ -197,7 +197,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Writes `first + lane` for each lane whose word at `p` is in `from..=from + span`, one behind
     /// the other; returns how many. There is room for `LANES` numbers at `to`.
     #[inline(always)]
-    unsafe fn places(p: *const u32, [from, span]: [u32; 2], first: u32, to: *mut u32) -> usize {
+    unsafe fn list_words(p: *const u32, [from, span]: [u32; 2], first: u32, to: *mut u32) -> usize {
         // Which lanes count is chance, so there is no branch: each is written where the next one
         // goes, and stays if it counts.
         let mut n = 0;

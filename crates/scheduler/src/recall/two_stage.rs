@@ -378,8 +378,8 @@ mod tests {
         tokens: LayerIndex<Device>,
         bounds: ClusterBounds<Device>,
         projection: LayerProjection<Device>,
-        /// `[tokens, 2]` of each head.
-        codes: [Vec<f32>; 2],
+        /// Codes of each head's tokens.
+        codes: [Vec<[f32; 2]>; 2],
     }
 
     /// What 1 stands for in codes.
@@ -390,24 +390,30 @@ mod tests {
         [0, 1].map(|r| x.iter().enumerate().map(|(c, x)| x * w[c * 2 + r]).sum())
     }
 
+    /// Codes of a head's tokens.
+    pub(super) fn codes_of(rows: &HeadRows, w: &[f32]) -> Vec<[f32; 2]> {
+        let code = |x: f32| (x / UNIT).round_ties_even().clamp(-127.0, 127.0);
+        rows.keys.iter().map(|key| project(w, key).map(code)).collect()
+    }
+
+    /// Codes as an index of tokens takes them.
+    pub(super) fn token_marks(codes: &[[f32; 2]]) -> HeadClusters {
+        HeadClusters {
+            sizes: vec![1; codes.len()],
+            centroids: codes.concat(),
+            ..HeadClusters::default()
+        }
+    }
+
     fn case(seed: u64) -> Case {
         let mut rng = SplitMix64::new(seed);
         let (device, shape) = (Device::new(), shape());
         let rows = [vec![3, 5, 2, 4], vec![4, 1, 6, 3]].map(|s| HeadRows::random(&mut rng, &s));
         let w = [0, 1].map(|_| normals(&mut rng, 2 * WIDTH));
-        let code = |x: f32| (x / UNIT).round_ties_even().clamp(-127.0, 127.0);
-        let codes = [0, 1].map(|head| -> Vec<f32> {
-            rows[head].keys.iter().flat_map(|k| project(&w[head], k).map(code)).collect()
-        });
-        let marks = |head: usize| HeadClusters {
-            order: vec![],
-            sizes: vec![1; 14],
-            centroids: codes[head].clone(),
-            radius: vec![],
-            values: vec![],
-        };
+        let codes = [0, 1].map(|head| codes_of(&rows[head], &w[head]));
+        let marks = codes.each_ref().map(|codes| token_marks(codes));
         let mut tokens = LayerIndex::of_codes(&device, &shape, 2, 20, 1).unwrap();
-        tokens.append(&device, SINKS, SINKS + 14, &[marks(0), marks(1)]).unwrap();
+        tokens.append(&device, SINKS, SINKS + 14, &marks).unwrap();
         let w = w.map(|w| w.iter().map(|x| x * UNIT).collect::<Vec<_>>());
         let made = Projections { rank: 2, w_q: w.concat(), w_k: w.concat() };
         let projection = LayerProjection::new(&device, made, None).unwrap();
@@ -474,7 +480,7 @@ mod tests {
         }
 
         fn code(&self, head: usize, token: usize) -> &[f32] {
-            &self.codes[head][2 * token..][..2]
+            &self.codes[head][token]
         }
 
         /// The best `budget` of some tokens by their keys.

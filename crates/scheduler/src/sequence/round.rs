@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longview_core::LayerId;
-use longview_ops::{AttendChunk, AttendList, Backend, ChunkSpan, KvView, ListSpan, View, ViewMut};
+use longview_ops::{
+    AttendChunk, AttendList, Backend, ChunkSpan, KvView, ListSpan, OpResult, View, ViewMut,
+};
 use smallvec::SmallVec;
 
 use super::decode::{Recalling, Token};
@@ -98,8 +100,7 @@ impl<B: Backend> Round<'_, B> {
             let (q, sums) = numbers.split_at_mut(own);
             parts.extend(views.into_iter().zip([q, sums].map(bytemuck::cast_slice_mut)));
         }
-        backend.read_all(&mut parts).await?;
-        drop(parts);
+        read_parts(&*backend, parts).await?;
         for (token, numbers) in bounded.iter_mut().zip(numbers.chunks_exact(own + hq)) {
             let (q, sums) = numbers.split_at(own);
             place(token.index).bound_attention(token.sequence, q, sums);
@@ -122,10 +123,7 @@ impl<B: Backend> Round<'_, B> {
         for Decoded { sequence, index, .. } in &mut self.tokens {
             parts.extend(place(*index).sample_parts(sequence, t.q, &self.scratch.lse));
         }
-        if !parts.is_empty() {
-            backend.read_all(&mut parts).await?;
-        }
-        drop(parts);
+        read_parts(&*backend, parts).await?;
         for Decoded { sequence, index, .. } in &mut self.tokens {
             place(*index).attend_sampled(sequence, t, &mut self.scratch.lse)?;
         }
@@ -190,10 +188,7 @@ impl<B: Backend> Round<'_, B> {
         for (token, sequence, recalling) in self.selecting(layer, round, false) {
             parts.extend(token.selection_parts(sequence, recalling, t.q));
         }
-        if !parts.is_empty() {
-            backend.read_all(&mut parts).await?;
-        }
-        drop(parts);
+        read_parts(&*backend, parts).await?;
         for (token, sequence, recalling) in self.selecting(layer, round, false) {
             token.take_selection(sequence, recalling);
         }
@@ -237,10 +232,7 @@ impl<B: Backend> Round<'_, B> {
         for Decoded { sequence, index, .. } in &mut self.tokens {
             parts.extend(place(*index).prefetched_parts(sequence));
         }
-        if !parts.is_empty() {
-            backend.read_all(&mut parts).await?;
-        }
-        drop(parts);
+        read_parts(&*backend, parts).await?;
         for Decoded { sequence, index, .. } in &mut self.tokens {
             place(*index).note_prefetched(sequence);
             sequence.stats.select += backend.now().saturating_sub(begin) / n;
@@ -267,17 +259,7 @@ impl<B: Backend> Round<'_, B> {
             let spans: SmallVec<[ListSpan<'_, B>; 4]> = spans
                 .filter_map(|token| place(token.index).residual_span(token.sequence, part))
                 .collect();
-            if spans.is_empty() {
-                continue;
-            }
-            let n_tokens = t.n_tokens(&shape);
-            backend.attend_list(AttendList {
-                p: attend_params(&shape, n_tokens, true),
-                q: t.q,
-                spans: &spans,
-                out: t.out_mut(),
-                lse: ViewMut::part(&mut self.scratch.lse, 0, n_tokens * shape.n_q_heads),
-            })?;
+            attend_lists(&*backend, &shape, &spans, true, t, &mut self.scratch.lse)?;
         }
         Ok(())
     }
@@ -312,16 +294,7 @@ impl<B: Backend> Round<'_, B> {
                 None => token.sequence.lists.rest(token.sequence.attended_rows(layer), token.index),
             })
             .collect();
-        if !lists.is_empty() {
-            let n_tokens = t.n_tokens(&shape);
-            backend.attend_list(AttendList {
-                p: attend_params(&shape, n_tokens, true),
-                q: t.q,
-                spans: &lists,
-                out: t.out_mut(),
-                lse: ViewMut::part(&mut self.scratch.lse, 0, n_tokens * shape.n_q_heads),
-            })?;
-        }
+        attend_lists(&*backend, &shape, &lists, true, t, &mut self.scratch.lse)?;
         drop(lists);
         let spent = backend.now().saturating_sub(begin);
         if let Some(token) = self.tokens.iter_mut().find(|token| token.sequence.speculates()) {
@@ -406,33 +379,15 @@ impl<B: Backend> Round<'_, B> {
                 }
             }
         }
-        let n_tokens = t.n_tokens(&shape);
-        let p = attend_params(&shape, n_tokens, false);
-        let lse_len = n_tokens * shape.n_q_heads;
-        if !lists.is_empty() {
-            backend.attend_list(AttendList {
-                p,
-                q: t.q,
-                spans: &lists,
-                out: t.out_mut(),
-                lse: ViewMut::part(&mut self.scratch.lse, 0, lse_len),
-            })?;
-        }
-        if !runs.is_empty() {
-            backend.attend_chunk(AttendChunk {
-                p,
-                q: t.q,
-                spans: &runs,
-                out: t.out_mut(),
-                lse: ViewMut::part(&mut self.scratch.lse, 0, lse_len),
-            })?;
-        }
-        let p = attend_params(&shape, n_tokens, true);
+        let lse = &mut self.scratch.lse;
+        attend_lists(&**backend, &shape, &lists, false, t, lse)?;
+        attend_runs(&**backend, &shape, &runs, false, t, lse)?;
         for spans in &later {
-            let lse = ViewMut::part(&mut self.scratch.lse, 0, lse_len);
-            backend.attend_chunk(AttendChunk { p, q: t.q, spans, out: t.out_mut(), lse })?;
+            attend_runs(&**backend, &shape, spans, true, t, lse)?;
         }
-        rounded.attend(&**backend, &shape, t, &mut self.scratch.lse)?;
+        // Merged with what is attended, by log-sum-exp.
+        attend_lists(&**backend, &shape, &rounded.lists, true, t, lse)?;
+        attend_runs(&**backend, &shape, &rounded.runs, true, t, lse)?;
         let spent = backend.now().saturating_sub(begin);
         drop((lists, runs, later, rounded));
         if let Some(token) = self.tokens.first_mut() {
@@ -454,27 +409,43 @@ impl<B: Backend> Default for RoundedRows<'_, B> {
     }
 }
 
-impl<B: Backend> RoundedRows<'_, B> {
-    /// Merged with what is attended, by log-sum-exp.
-    fn attend(
-        &self,
-        backend: &B,
-        shape: &KvShape,
-        t: &mut LayerTensors<'_, B>,
-        lse: &mut B::Buffer,
-    ) -> Result<(), SchedulerError> {
-        let n_tokens = t.n_tokens(shape);
-        let (p, lse_len) = (attend_params(shape, n_tokens, true), n_tokens * shape.n_q_heads);
-        if !self.lists.is_empty() {
-            let lse = ViewMut::part(lse, 0, lse_len);
-            let (q, spans, out) = (t.q, &self.lists[..], t.out_mut());
-            backend.attend_list(AttendList { p, q, spans, out, lse })?;
-        }
-        if !self.runs.is_empty() {
-            let lse = ViewMut::part(lse, 0, lse_len);
-            let (q, spans, out) = (t.q, &self.runs[..], t.out_mut());
-            backend.attend_chunk(AttendChunk { p, q, spans, out, lse })?;
-        }
-        Ok(())
+/// Attends lists of rows, if there are any; merged with what was attended before if `accumulate`.
+fn attend_lists<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    spans: &[ListSpan<'_, B>],
+    accumulate: bool,
+    t: &mut LayerTensors<'_, B>,
+    lse: &mut B::Buffer,
+) -> OpResult<()> {
+    if spans.is_empty() {
+        return Ok(());
     }
+    let n_tokens = t.n_tokens(shape);
+    let p = attend_params(shape, n_tokens, accumulate);
+    let (q, lse) = (t.q, ViewMut::part(lse, 0, n_tokens * shape.n_q_heads));
+    backend.attend_list(AttendList { p, q, spans, out: t.out_mut(), lse })
+}
+
+/// The same of runs of rows.
+fn attend_runs<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    spans: &[ChunkSpan<'_, B>],
+    accumulate: bool,
+    t: &mut LayerTensors<'_, B>,
+    lse: &mut B::Buffer,
+) -> OpResult<()> {
+    if spans.is_empty() {
+        return Ok(());
+    }
+    let n_tokens = t.n_tokens(shape);
+    let p = attend_params(shape, n_tokens, accumulate);
+    let (q, lse) = (t.q, ViewMut::part(lse, 0, n_tokens * shape.n_q_heads));
+    backend.attend_chunk(AttendChunk { p, q, spans, out: t.out_mut(), lse })
+}
+
+/// Reads parts with one wait, if there are any.
+async fn read_parts<B: Backend>(backend: &B, mut parts: ReadParts<'_, B>) -> OpResult<()> {
+    if parts.is_empty() { Ok(()) } else { backend.read_all(&mut parts).await }
 }

@@ -4,9 +4,9 @@ use longview_core::SplitMix64;
 use longview_ops::{Backend, Pooling, View};
 
 use super::TokenStage;
-use super::tests::{UNIT, project, ranked, two_stage};
+use super::tests::{UNIT, codes_of, project, ranked, token_marks, two_stage};
 use crate::index::projection::Projections;
-use crate::index::{ClusterBounds, HeadClusters, LayerIndex, LayerProjection, PART_CLUSTERS};
+use crate::index::{ClusterBounds, LayerIndex, LayerProjection, PART_CLUSTERS};
 use crate::layout::KvShape;
 use crate::policy::{ClusterConfig, IndexKind, Policy, Residual, TwoStage};
 use crate::recall::search::Searched;
@@ -54,17 +54,10 @@ fn case(seed: u64) -> Case {
     let rows = [sizes, turned].map(|sizes| HeadRows::random(&mut rng, &sizes));
     let n = rows[0].keys.len();
     let w = [0, 1].map(|_| normals(&mut rng, 2 * WIDTH));
-    let code = |x: f32| (x / UNIT).round_ties_even().clamp(-127.0, 127.0);
-    let codes = [0, 1].map(|head| -> Vec<[f32; 2]> {
-        rows[head].keys.iter().map(|key| project(&w[head], key).map(code)).collect()
-    });
-    let marks = |head: usize| HeadClusters {
-        sizes: vec![1; n],
-        centroids: codes[head].concat(),
-        ..HeadClusters::default()
-    };
+    let codes = [0, 1].map(|head| codes_of(&rows[head], &w[head]));
+    let marks = codes.each_ref().map(|codes| token_marks(codes));
     let mut tokens = LayerIndex::of_codes(&device, &shape, 2, shape.capacity, 1).unwrap();
-    tokens.append(&device, SINKS, SINKS + n, &[marks(0), marks(1)]).unwrap();
+    tokens.append(&device, SINKS, SINKS + n, &marks).unwrap();
     let scaled = w.clone().map(|w| w.iter().map(|x| x * UNIT).collect::<Vec<_>>());
     let made = Projections { rank: 2, w_q: scaled.concat(), w_k: scaled.concat() };
     let projection = LayerProjection::new(&device, made, None).unwrap();
