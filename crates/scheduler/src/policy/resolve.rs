@@ -40,7 +40,7 @@ const LONGVIEW_SHORT: usize = 32_768;
 const LONGVIEW_SCORES: usize = 2048;
 const LONGVIEW_SCORED: usize = 4;
 
-/// Tokens up to which Longview attends to everything where rows lie, if nothing else is said.
+/// Tokens up to which Longview attends to everything where rows lie, if no budget is given.
 /// Measured with SmolLM2 in Q4_1, whose other work is little: its search takes longer up to here.
 const LONGVIEW_ATTENDS_ALL: usize = 8192;
 
@@ -188,13 +188,17 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
     Ok(Policy { index, residual, attend_all: attend_all(options), ..policy })
 }
 
-/// What was asked for by numbers is done at any length.
+/// A budget that was asked for by a number is kept at any length: what fits into it is attended
+/// whole, without a search that would choose it all.
 fn attend_all(options: &PolicyOptions) -> usize {
-    let is_auto = matches!(options.budget.unwrap_or_default(), BudgetOption::Auto);
     // None of these says how a step searches.
     let allowed = ["budget", "dense-layers", "attention-bound"];
     let is_plain = options.given().iter().all(|name| allowed.contains(name));
-    if options.preset == Preset::Longview && is_auto && is_plain { LONGVIEW_ATTENDS_ALL } else { 0 }
+    match options.budget.unwrap_or_default() {
+        _ if options.preset != Preset::Longview || !is_plain => 0,
+        BudgetOption::Auto => LONGVIEW_ATTENDS_ALL,
+        BudgetOption::Tokens(budget) => budget,
+    }
 }
 
 /// Two-stage selection: clusters, then tokens.

@@ -90,12 +90,18 @@ impl Policy {
     }
 
     /// Whether the indexes of a policy with this text are those of this one, with what belongs to
-    /// them. How many tokens a step opens changes nothing that is kept.
+    /// them, where there are any. How many tokens a step opens, and up to where it searches for
+    /// none, changes nothing in them.
     pub(crate) fn is_indexed_as(&self, text: &str) -> bool {
         let own = self.text();
-        let lines = own.lines().map(without_times).eq(text.lines().map(without_times));
+        let lines = index_lines(&own).eq(index_lines(text));
         lines && own.ends_with('\n') == text.ends_with('\n')
     }
+}
+
+/// The lines of a policy's text that an index depends on.
+fn index_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().map(without_times).filter(|(name, _)| *name != "attend all")
 }
 
 /// The name and the value of a line, the latter without the opened tokens as a multiple of the

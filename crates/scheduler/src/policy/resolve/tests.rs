@@ -543,6 +543,10 @@ fn tokens_are_drawn_where_rows_are_recalled_in_place_of_means() {
         let policy = Policy::resolve(&options, 32768).unwrap();
         assert_eq!(policy.attend_all > 0, rank.is_none(), "{bound:?}, {rank:?}");
     }
+    // What fits into a budget needs no search.
+    let policy = of(Preset::Longview, &[("budget", "1024")]).unwrap();
+    assert_eq!((policy.attend_all, policy.budget.tokens), (1024, Some(1024)));
+    assert_eq!(of(Preset::Clusterkv, &[("budget", "1024")]).unwrap().attend_all, 0);
     for preset in [Preset::H2o, Preset::StreamingLlm, Preset::Snapkv, Preset::Full] {
         for (option, value) in [("residual", "sample:64"), ("attention-bound", "sampled")] {
             let said = of(preset, &[(option, value)]).unwrap_err().to_string();
