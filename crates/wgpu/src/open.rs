@@ -1,6 +1,6 @@
 //! Opening a device at the highest level of shaders that computes right numbers.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use longview_core::DType;
 use longview_core::quant::QuantType;
@@ -33,6 +33,42 @@ const TESTED: &[Op] =
 async fn self_test(backend: &WgpuBackend) -> Result<(), String> {
     parity::spot_check(backend, TESTED).await?;
     fused_check(backend).await
+}
+
+/// A device of this process that passed its self-test, as far as the result can depend on it.
+#[derive(PartialEq)]
+struct Passed {
+    info: wgpu::AdapterInfo,
+    level: ShaderLevel,
+    fills: bool,
+    webgpu_limits: bool,
+    max_binding_bytes: Option<u64>,
+}
+
+/// Devices that passed. What passed once is not tested again: a device that is opened in place of a
+/// lost one, or beside another one, computes with the same driver.
+static PASSED: Mutex<Vec<Passed>> = Mutex::new(Vec::new());
+
+/// Tests a device, unless one that was opened in the same way has passed before.
+async fn test_once(backend: &WgpuBackend) -> Result<(), String> {
+    let (gpu, options) = (&backend.gpu, &backend.options);
+    #[cfg(test)]
+    if gpu.broken.is_some() {
+        return self_test(backend).await;
+    }
+    let this = Passed {
+        info: gpu.info.clone(),
+        level: gpu.level,
+        fills: gpu.fills,
+        webgpu_limits: options.webgpu_limits,
+        max_binding_bytes: options.max_binding_bytes,
+    };
+    if PASSED.lock().unwrap_or_else(PoisonError::into_inner).contains(&this) {
+        return Ok(());
+    }
+    self_test(backend).await?;
+    PASSED.lock().unwrap_or_else(PoisonError::into_inner).push(this);
+    Ok(())
 }
 
 impl WgpuBackend {
@@ -84,7 +120,7 @@ impl WgpuBackend {
             if options.lists_only {
                 return Ok(backend);
             }
-            match self_test(&backend).await {
+            match test_once(&backend).await {
                 Ok(()) => return Ok(backend.with_listed_kernels()),
                 Err(message) => reason = message,
             }
@@ -170,6 +206,7 @@ mod tests {
     #[test]
     fn the_self_test_runs_the_decode_path() {
         let Some(backend) = testing::device() else { return };
+        block_on(self_test(&backend)).expect("right numbers");
         let entries: BTreeSet<&str> = backend.gpu.entries().collect();
         let wanted = [
             "attend_chunk",
