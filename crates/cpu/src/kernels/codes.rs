@@ -50,6 +50,9 @@ struct Rounded {
     /// Sums of the bytes, times -128.
     less: [[i32; 2]; VECTORS],
     units: [f32; VECTORS],
+    /// Of vectors that are folded: all bits of each byte whose element is of the second half, four
+    /// in the order of memory to a word.
+    second: [[u32; UNIT / 4]; VECTORS],
 }
 
 impl Rounded {
@@ -57,7 +60,24 @@ impl Rounded {
         bytes: [[[0; COLUMNS]; 2]; VECTORS],
         less: [[0; 2]; VECTORS],
         units: [0.0; VECTORS],
+        second: [[0; UNIT / 4]; VECTORS],
     };
+
+    /// Rounds vector `g` of two units of which one of every two elements [`UNIT`] apart is zero:
+    /// the other one stands for both.
+    #[inline(always)]
+    unsafe fn fold(&mut self, g: usize, x: &[f32]) {
+        let (first, second) = x.split_at(UNIT);
+        let (mut folded, mut is_second) = ([0.0f32; UNIT], [0u8; UNIT]);
+        for i in 0..UNIT {
+            folded[i] = first[i] + second[i];
+            is_second[i] = if second[i] == 0.0 { 0 } else { u8::MAX };
+        }
+        self.set(g, &folded);
+        for (word, four) in self.second[g].iter_mut().zip(is_second.chunks_exact(4)) {
+            *word = u32::from_ne_bytes([four[0], four[1], four[2], four[3]]);
+        }
+    }
 
     /// Rounds vector `g`, of up to [`COLUMNS`] elements. In loops over arrays, of which the
     /// compiler makes vectors: every block of rows rounds anew.
@@ -136,15 +156,33 @@ impl ByteKernel for CodeDots<'_> {
             let vectors = (n_q - first).min(VECTORS);
             for column in (0..k).step_by(COLUMNS) {
                 let width = (k - column).min(COLUMNS);
+                let own = |g: usize| &q[(first + g) * q_row + column..][..width];
+                let folds = k == 2 * UNIT && (0..vectors).all(|g| is_split(own(g)));
                 for g in 0..vectors {
-                    rounded.set(g, &q[(first + g) * q_row + column..][..width]);
+                    if folds {
+                        rounded.fold(g, own(g));
+                    } else {
+                        rounded.set(g, own(g));
+                    }
                 }
                 let rows = RowsAt { all: all.as_ptr().add(column).cast(), ids, step };
-                let part = Part { rounded: &rounded, vectors, width, adds: column > 0 };
+                let part = Part { rounded: &rounded, vectors, width, folds, adds: column > 0 };
                 part.run::<S>(&rows, n, &mut out[first * out_row..], out_row);
             }
         }
     }
+}
+
+/// Whether a vector of two units has a zero in one of every two elements that are a unit apart, as
+/// queries have that are split by their signs.
+#[inline(always)]
+fn is_split(x: &[f32]) -> bool {
+    let (first, second) = x.split_at(UNIT);
+    let mut is_split = true;
+    for i in 0..UNIT {
+        is_split &= first[i] == 0.0 || second[i] == 0.0;
+    }
+    is_split
 }
 
 /// Where some columns of rows begin.
@@ -197,6 +235,8 @@ struct Part<'a> {
     rounded: &'a Rounded,
     vectors: usize,
     width: usize,
+    /// Whether vectors are folded: of two codes of a row a unit apart, each takes one.
+    folds: bool,
     /// Whether results are added to what is there.
     adds: bool,
 }
@@ -216,7 +256,9 @@ impl Part<'_> {
             let lanes = (n - i).min(S::LANES);
             let at = rows.block::<S>(i, lanes);
             let to = StridedMut { at: out.as_mut_ptr().add(i), row: out_row };
-            if self.width <= UNIT {
+            if self.folds {
+                self.folded::<S>(&at, lanes, to);
+            } else if self.width <= UNIT {
                 self.narrow::<S>(&at, lanes, to);
             } else if S::LANES == MAX_LANES && self.width <= 2 * UNIT {
                 self.two::<S>(&at, lanes, to);
@@ -250,6 +292,24 @@ impl Part<'_> {
                 let both = [high.as_ptr().add(u * UNIT), low.as_ptr().add(u * UNIT)];
                 sums = S::dot_two::<8, 8>(sums, &units[u], 0, both);
             }
+            self.put::<S>(g, sums, rows, to);
+        }
+    }
+
+    /// Rows of two units and vectors that are folded: half of the products. They are whole numbers,
+    /// so the sums are those of [`Self::two`].
+    #[inline(always)]
+    unsafe fn folded<S: ByteSimd>(&self, at: &[*const u8; MAX_LANES], rows: usize, to: StridedMut) {
+        let first = unit_codes::<S>(at, 0, self.width);
+        let second = unit_codes::<S>(at, UNIT, self.width);
+        for g in 0..self.vectors {
+            let (mut w, is_second) = (first, &self.rounded.second[g]);
+            for j in 0..8 {
+                w[j] = S::select(is_second[j], second[j], first[j]);
+            }
+            let [high, low] = &self.rounded.bytes[g];
+            let both = [high.as_ptr(), low.as_ptr()];
+            let sums = S::dot_two::<8, 8>(self.start::<S>(g), &w, 0, both);
             self.put::<S>(g, sums, rows, to);
         }
     }
@@ -418,6 +478,53 @@ mod tests {
                     }
                     assert_eq!(out[n..], [7.0; 3]);
                 }
+            }
+        }
+    }
+
+    /// Columns in another order, in which nothing is folded, have the same sums.
+    #[test]
+    fn vectors_split_by_their_signs_have_the_same_bits_in_half_the_products() {
+        let mut rng = SplitMix64::new(6);
+        let (k, n_q, n) = (2 * UNIT, 9, 100);
+        for zeros in [0, 3] {
+            let mut q = vec![0.0; n_q * k];
+            for (i, x) in (0..n_q * UNIT).map(|i| (i, rng.next_normal())) {
+                let (g, column) = (i / UNIT, i % UNIT);
+                // Vectors with a few zeros, and one that is all of them.
+                let x = if column < zeros || zeros > 0 && g == 4 { 0.0 } else { x };
+                (q[g * k + column], q[g * k + UNIT + column]) = (x.max(0.0), x.min(0.0));
+            }
+            let all: Vec<i8> =
+                (0..n * k).map(|_| rng.below(255) as i8).map(|c| c.max(-127)).collect();
+            let mixed = |from: &dyn Fn(usize) -> usize| -> Vec<usize> {
+                (0..n.max(n_q) * k).map(|i| i / k * k + from(i % k)).collect()
+            };
+            // Of two elements a unit apart, both come to the same half.
+            let order = mixed(&|column| column / 2 + column % 2 * UNIT);
+            let q_mixed: Vec<f32> = order[..q.len()].iter().map(|i| q[*i]).collect();
+            let all_mixed: Vec<i8> = order[..all.len()].iter().map(|i| all[*i]).collect();
+            assert!(is_split(&q[..k]) && !is_split(&q_mixed[..k]));
+            let ids: Vec<u32> = (0..n).map(|_| rng.below(n) as u32).collect();
+            for isa in sets() {
+                let dots = |q: &[f32], all: &[i8]| {
+                    let mut out = vec![0.0; n_q * n];
+                    let (ids, row) = (Some(&ids[..]), k);
+                    let (q_row, out_row) = (k, n);
+                    isa.run_bytes(CodeDots {
+                        q,
+                        q_row,
+                        all,
+                        ids,
+                        n,
+                        row,
+                        k,
+                        out: &mut out,
+                        out_row,
+                    });
+                    out
+                };
+                assert_eq!(dots(&q, &all), dots(&q_mixed, &all_mixed), "{:?}", isa.isa());
             }
         }
     }

@@ -228,6 +228,12 @@ impl ByteSimd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn select(mask: u32, a: __m256i, b: __m256i) -> __m256i {
+        let mask = _mm256_set1_epi32(mask.cast_signed());
+        _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b))
+    }
+
+    #[inline(always)]
     unsafe fn flip(b: __m256i, bits: u8) -> __m256i {
         _mm256_xor_si256(b, _mm256_set1_epi8(bits as i8))
     }

@@ -305,6 +305,12 @@ impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn select(mask: u32, a: __m512i, b: __m512i) -> __m512i {
+        // Bit 4 x + 2 y + z of the table is the result of bits x, y and z.
+        _mm512_ternarylogic_epi32::<0b1100_1010>(_mm512_set1_epi32(mask.cast_signed()), a, b)
+    }
+
+    #[inline(always)]
     unsafe fn flip(b: __m512i, bits: u8) -> __m512i {
         _mm512_xor_si512(b, _mm512_set1_epi8(bits as i8))
     }

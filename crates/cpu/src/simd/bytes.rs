@@ -42,6 +42,8 @@ pub(crate) trait ByteSimd: Simd {
     /// Every byte masked by `mask`.
     unsafe fn mask(b: Self::B, mask: u8) -> Self::B;
     unsafe fn or(a: Self::B, b: Self::B) -> Self::B;
+    /// The bits of `a` where `mask`, the same in every lane, has ones, and those of `b` elsewhere.
+    unsafe fn select(mask: u32, a: Self::B, b: Self::B) -> Self::B;
     /// Every byte with its bits in `bits` turned over.
     unsafe fn flip(b: Self::B, bits: u8) -> Self::B;
     /// The four bytes of a lane as one word, shifted left by `n` bits, or right where `n` is

@@ -203,6 +203,11 @@ impl<const BYTES: u8> ByteSimd for Neon<BYTES> {
     }
 
     #[inline(always)]
+    unsafe fn select(mask: u32, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        vbslq_u8(vreinterpretq_u8_u32(vdupq_n_u32(mask)), a, b)
+    }
+
+    #[inline(always)]
     unsafe fn flip(b: uint8x16_t, bits: u8) -> uint8x16_t {
         veorq_u8(b, vdupq_n_u8(bits))
     }

@@ -192,6 +192,11 @@ impl ByteSimd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn select(mask: u32, a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        std::array::from_fn(|i| a[i] & mask | b[i] & !mask)
+    }
+
+    #[inline(always)]
     unsafe fn flip(b: [u32; 8], bits: u8) -> [u32; 8] {
         b.map(|word| word ^ u32::from_ne_bytes([bits; 4]))
     }

@@ -2,14 +2,24 @@
 //! mean of its tokens, which stands for the clusters of which a step chooses nothing.
 //!
 //! A batch of clusters is put into an order in which neighbours are alike ([`in_groups`]), and
-//! every [`GROUP_CLUSTERS`] of them are a group. So groups follow from the clusters and their
-//! batches alone: cutting clusters cuts groups, and a session file need not hold them.
+//! every 32 of them, in long contexts more ([`group_clusters`]), are a group. So groups follow from
+//! the clusters, their batches and the room for the context: cutting clusters cuts groups, and a
+//! session file need not hold them.
 
 use longview_core::{DType, decode_f32_into, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, ViewMut};
 
-/// Clusters of a group. At a million tokens in clusters of 16, a head has 2,048 groups.
+/// Clusters of a group, in long contexts more ([`group_clusters`]).
 pub(crate) const GROUP_CLUSTERS: usize = 32;
+
+/// Tokens up to which groups are that small: a head has 512 groups of clusters of 16 tokens there.
+const SMALL_GROUPS: usize = 1 << 18;
+
+/// Clusters of a group in contexts of up to `capacity` tokens. A step attends the means of all
+/// groups, so in longer contexts they are larger rather than more.
+pub(crate) fn group_clusters(capacity: usize) -> usize {
+    GROUP_CLUSTERS.saturating_mul((capacity / SMALL_GROUPS).next_power_of_two())
+}
 
 /// Clusters of a part of a group. The embedded model at 32K (24 facts, B = 256) needs a quarter of
 /// all clusters scored with parts of 4 or 8, and more with 16 or 32; these read the fewest bytes.
@@ -46,31 +56,34 @@ pub(crate) struct ClusterGroups<B: Backend> {
     /// KV rows on the device `[Hkv, capacity, 2, width]`.
     pairs: B::Buffer,
     capacity: usize,
+    /// Clusters of a group.
+    unit: usize,
     width: usize,
     /// Sums of a group's keys and values, and one pair of rows.
     sums: Vec<f32>,
 }
 
 impl<B: Backend> ClusterGroups<B> {
-    /// Room for `capacity` groups a head of clusters of `n_kv_heads` heads, whose mean keys and
-    /// values have `width` numbers of `dtype`.
+    /// Room for `capacity` groups of `unit` clusters a head of `n_kv_heads` heads, whose mean keys
+    /// and values have `width` numbers of `dtype`.
     pub fn new(
         backend: &B,
         n_kv_heads: usize,
         (dtype, width): (DType, usize),
-        capacity: usize,
+        (capacity, unit): (usize, usize),
     ) -> OpResult<Self> {
         let len = n_kv_heads * capacity;
         let head = || HeadGroups {
             starts: Vec::with_capacity(capacity),
             tokens: Vec::with_capacity(capacity),
-            owners: Vec::with_capacity(capacity * GROUP_CLUSTERS),
+            owners: Vec::with_capacity(capacity * unit),
             pairs: Vec::with_capacity(2 * capacity * width * dtype.size()),
         };
         Ok(Self {
             heads: (0..n_kv_heads).map(|_| head()).collect(),
             pairs: backend.alloc(dtype, 2 * len * width, "means of groups")?,
             capacity,
+            unit,
             width,
             sums: vec![0.0; 4 * width],
         })
@@ -88,8 +101,8 @@ impl<B: Backend> ClusterGroups<B> {
         (first, end): (usize, usize),
     ) -> OpResult<()> {
         let before = self.heads[h].starts.len();
-        for start in (first..end).step_by(GROUP_CLUSTERS) {
-            self.push(h, clusters, start, end.min(start + GROUP_CLUSTERS));
+        for start in (first..end).step_by(self.unit) {
+            self.push(h, clusters, start, end.min(start + self.unit));
         }
         assert!(self.heads[h].starts.len() <= self.capacity, "more groups than there is room for");
         self.upload(backend, h, before)
@@ -116,7 +129,7 @@ impl<B: Backend> ClusterGroups<B> {
     /// The same groups, to be changed without these.
     pub fn fork(&self, backend: &B) -> OpResult<Self> {
         let (kind, n_heads) = ((self.pairs.dtype(), self.width), self.heads.len());
-        let mut fork = Self::new(backend, n_heads, kind, self.capacity)?;
+        let mut fork = Self::new(backend, n_heads, kind, (self.capacity, self.unit))?;
         // Into the room that it has, so that steps allocate nothing.
         for (to, from) in fork.heads.iter_mut().zip(&self.heads) {
             to.starts.extend_from_slice(&from.starts);
@@ -265,7 +278,13 @@ mod tests {
     }
 
     fn groups(backend: &R, capacity: usize) -> ClusterGroups<R> {
-        ClusterGroups::new(backend, 1, (DType::F32, 1), capacity).unwrap()
+        ClusterGroups::new(backend, 1, (DType::F32, 1), (capacity, GROUP_CLUSTERS)).unwrap()
+    }
+
+    #[test]
+    fn long_contexts_have_larger_groups_not_more() {
+        let units = [0, 8192, 1 << 18, 1 << 19, 1 << 20, 1 << 22].map(group_clusters);
+        assert_eq!(units, [32, 32, 32, 64, 128, 512]);
     }
 
     #[test]
@@ -310,7 +329,8 @@ mod tests {
     fn bytes_are_those_of_the_buffers() {
         for (width, capacity) in [(4, 7), (64, 1)] {
             let kind = (DType::F16, width);
-            let groups = ClusterGroups::<R>::new(&R::new(), 3, kind, capacity).unwrap();
+            let groups =
+                ClusterGroups::<R>::new(&R::new(), 3, kind, (capacity, GROUP_CLUSTERS)).unwrap();
             assert_eq!(groups.device_bytes(), group_bytes(3, kind, capacity) as u64);
         }
     }

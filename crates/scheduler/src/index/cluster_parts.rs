@@ -207,6 +207,7 @@ pub(crate) fn part_bytes(n_kv_heads: usize, capacity: usize, rank: usize) -> usi
 #[cfg(test)]
 mod tests {
     use super::super::cluster_bounds::ClusterBounds;
+    use super::super::cluster_groups::GROUP_CLUSTERS;
     use super::super::kmeans_job::HeadClusters;
     use super::super::testing::{R, shape, words};
     use super::*;
@@ -224,7 +225,8 @@ mod tests {
     fn made(backend: &R) -> Made {
         let shape = shape(2, 1, 2);
         let index = LayerIndex::new(backend, &shape, 2, 60, 4).unwrap();
-        let index = index.with_pairs(backend).unwrap().with_groups(backend, 6).unwrap();
+        let index =
+            index.with_pairs(backend).unwrap().with_groups(backend, 6, GROUP_CLUSTERS).unwrap();
         let bounds = ClusterBounds::new(backend, 1, 60, 2).unwrap();
         Made {
             index,

@@ -140,11 +140,16 @@ impl<B: Backend> LayerIndex<B> {
         Ok(self)
     }
 
-    /// The same index, empty, with up to `capacity` groups of clusters a head: of an index that
-    /// keeps mean values.
-    pub(crate) fn with_groups(mut self, backend: &B, capacity: usize) -> OpResult<Self> {
+    /// The same index, empty, with up to `capacity` groups of `unit` clusters a head: of an index
+    /// that keeps mean values.
+    pub(crate) fn with_groups(
+        mut self,
+        backend: &B,
+        capacity: usize,
+        unit: usize,
+    ) -> OpResult<Self> {
         let (h, kind) = (self.heads.len(), (self.centroids.dtype(), self.width));
-        self.groups = Some(ClusterGroups::new(backend, h, kind, capacity)?);
+        self.groups = Some(ClusterGroups::new(backend, h, kind, (capacity, unit))?);
         Ok(self)
     }
 

@@ -21,7 +21,9 @@ mod records;
 mod testing;
 
 pub(crate) use cluster_bounds::ClusterBounds;
-pub(crate) use cluster_groups::{GROUP_CLUSTERS, HeadGroups, PART_CLUSTERS, group_bytes};
+#[cfg(test)]
+pub(crate) use cluster_groups::GROUP_CLUSTERS;
+pub(crate) use cluster_groups::{HeadGroups, PART_CLUSTERS, group_bytes, group_clusters};
 pub(crate) use cluster_parts::{ClusterParts, part_bytes};
 pub(crate) use importance::{AddedQueries, RecordedQueries};
 pub use kmeans_job::{ClusterJob, ClusterTask, HeadClusters, TaskKind};

@@ -500,7 +500,8 @@ options! {
     residual: Residual = "residual" (was "tail"), "NAME";
     /// Open clusters for so many times the budget, and attend those of their tokens that score best
     /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters; for longview what
-    /// opens 2,048 tokens, but 4 to 16; above 32,768 tokens more, by the root of the length].
+    /// opens 2,048 tokens, but 16 at most, and 4 at least (3 from a budget of 1,024 on, 2 from
+    /// 1,536); above 32,768 tokens more, by the root of the length].
     two_stage: usize = "two-stage" (was "refine"), "TIMES", STEPS;
     /// With --two-stage: score the best tokens again by their keys, so many times the budget of
     /// them, and attend the best of these; 0: none. On the CPU, with KV rows of 16 or 32 bits

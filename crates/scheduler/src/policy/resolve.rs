@@ -27,17 +27,22 @@ const LRQK_LITE_TOKENS: usize = 64;
 /// Tokens of a cluster, on average.
 const CLUSTER_TOKENS: usize = 16;
 
-/// Tokens in the clusters that Longview opens up to a context of [`LONGVIEW_SHORT`], and the least
-/// and most multiples of its budget that these are: a small budget needs more of them to find its
-/// tokens. In longer contexts they grow with its root: among more clusters more score above that of
-/// a token that is looked for, but facts need an eighth of this.
+/// Tokens in the clusters that Longview opens up to a context of [`LONGVIEW_SHORT`], and the most
+/// multiples of its budget that these are: a small budget needs more of them to find its tokens. In
+/// longer contexts both grow with its root: among more clusters more score above that of a token
+/// that is looked for, but facts need an eighth of this.
 const LONGVIEW_OPENS: usize = 2048;
-const LONGVIEW_TIMES: [usize; 2] = [4, 16];
+const LONGVIEW_TIMES: usize = 16;
 const LONGVIEW_SHORT: usize = 32_768;
+
+/// At least so many tokens are opened in any context, and these multiples of the budget at least
+/// and at most: the more a step attends, the less of it is among the last that were opened.
+const LONGVIEW_OPENS_LEAST: usize = 3072;
+const LONGVIEW_TIMES_LEAST: [usize; 2] = [2, 4];
 
 /// Clusters that Longview scores at least, and the share of all that these are in long contexts:
 /// with an eighth instead of a fourth, facts are lost.
-const LONGVIEW_SCORES: usize = 2048;
+const LONGVIEW_SCORES: usize = 1024;
 const LONGVIEW_SCORED: usize = 4;
 
 /// Tokens up to which Longview attends to everything where rows lie, if no budget is given.
@@ -209,11 +214,12 @@ fn two_stage(
 ) -> Result<Option<TwoStage>, PolicyError> {
     let is_longview = options.preset == Preset::Longview;
     let default = if is_longview {
-        let [least, most] = LONGVIEW_TIMES;
+        let [few, many] = LONGVIEW_TIMES_LEAST;
+        let least = (LONGVIEW_OPENS_LEAST / budget).clamp(few, many);
         // Of whole numbers, so that it is the same everywhere; in 64 bits.
         let long = (context.max(LONGVIEW_SHORT) as u64 * (1 << 16) / LONGVIEW_SHORT as u64).isqrt();
         let grown = |n: usize| ((n as u64 * long) >> 8) as usize;
-        (grown(LONGVIEW_OPENS) / budget).clamp(least, grown(most))
+        (grown(LONGVIEW_OPENS) / budget).clamp(least, grown(LONGVIEW_TIMES))
     } else {
         1
     };

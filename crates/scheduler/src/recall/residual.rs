@@ -20,7 +20,7 @@ use longview_ops::{
 };
 
 use super::selector::Selector;
-use crate::index::{GROUP_CLUSTERS, HeadGroups, LayerIndex};
+use crate::index::{HeadGroups, LayerIndex, group_clusters};
 use crate::layout::{KvShape, SelectionId};
 use crate::policy::{Policy, Residual};
 
@@ -280,7 +280,7 @@ fn most_chosen(shape: &KvShape, policy: &Policy) -> usize {
 /// Entries of a head's lists of clusters and of groups, where these stand for clusters.
 fn group_lists(shape: &KvShape, policy: &Policy, capacity: usize) -> Option<[usize; 2]> {
     let index = policy.index.filter(|_| policy.residual == Residual::Groups)?;
-    let groups = index.max_groups(shape.capacity, GROUP_CLUSTERS);
+    let groups = index.max_groups(shape.capacity, group_clusters(shape.capacity));
     Some([most_chosen(shape, policy).min(capacity).max(1), groups])
 }
 
@@ -384,6 +384,7 @@ mod tests {
     use longview_ops::{AttendList, DeviceBuffer};
 
     use super::*;
+    use crate::index::GROUP_CLUSTERS;
     use crate::layout::{LayerTensors, attend_params};
     use crate::policy::{ClusterConfig, IndexKind, Projection, Rank, TokenConfig, TwoStage};
     use crate::recall::testing::*;
@@ -592,7 +593,7 @@ mod tests {
         let rows = [vec![2; 70], vec![1; 140]].map(|sizes| HeadRows::random(&mut rng, &sizes));
         let index = LayerIndex::new(&device, &shape, WIDTH, 150, 1).unwrap();
         let index = index.with_pairs(&device).unwrap().with_owners(256);
-        let mut index = index.with_groups(&device, 8).unwrap();
+        let mut index = index.with_groups(&device, 8, GROUP_CLUSTERS).unwrap();
         let clusters: Vec<_> = rows.iter().map(HeadRows::clusters).collect();
         index.append(&device, SINKS, SINKS + 140, &clusters).unwrap();
         for n in [0, 1, 5, 20] {

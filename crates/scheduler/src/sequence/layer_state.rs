@@ -6,7 +6,7 @@ use longview_ops::{Backend, DeviceBuffer, KvView, OpResult};
 use super::coded_slots::Slots;
 use crate::eviction::Kept;
 use crate::index::{
-    ClusterBounds, GROUP_CLUSTERS, LayerIndex, LayerProjection, PART_CLUSTERS, PromptKeys, Recorded,
+    ClusterBounds, LayerIndex, LayerProjection, PART_CLUSTERS, PromptKeys, Recorded, group_clusters,
 };
 use crate::layout::{HostRows, KvShape, LayerMode, Segments, SelectionId};
 use crate::policy::{INDEX_SEGMENT, Index, IndexKind, Policy, Residency, Residual};
@@ -158,7 +158,8 @@ impl<B: Backend> Recall<B> {
         };
         let units = match policy.residual {
             Residual::Groups => {
-                units.with_groups(backend, index.max_groups(shape.capacity, GROUP_CLUSTERS))?
+                let unit = group_clusters(shape.capacity);
+                units.with_groups(backend, index.max_groups(shape.capacity, unit), unit)?
             }
             _ => units,
         };

@@ -10,7 +10,7 @@ use super::layer_state::keeps_prompt_keys;
 use super::options::{Placement, SequenceOptions};
 use super::sparse_means;
 use crate::eviction::sink_rotation_bytes;
-use crate::index::{GROUP_CLUSTERS, PART_CLUSTERS, PromptKeys, group_bytes, part_bytes};
+use crate::index::{PART_CLUSTERS, PromptKeys, group_bytes, group_clusters, part_bytes};
 use crate::layout::{HostRows, KvShape, LayerMode, Segments};
 use crate::policy::{INDEX_SEGMENT, IndexKind, Policy, Residual};
 use crate::recall::{residual_bytes, sampled_bytes, token_stage_bytes};
@@ -203,7 +203,7 @@ impl KvPlan {
         self.index_bytes += (shape.n_kv_heads * per_head) as u64;
         if let Some(index) = policy.index.filter(|_| policy.residual == Residual::Groups) {
             let kind = (shape.kv_dtype, width);
-            let groups = index.max_groups(shape.capacity, GROUP_CLUSTERS);
+            let groups = index.max_groups(shape.capacity, group_clusters(shape.capacity));
             let bytes = group_bytes(shape.n_kv_heads, kind, groups);
             self.index_bytes += bytes as u64;
             self.host_index_bytes += bytes as u64;

@@ -6,7 +6,7 @@ use longview_ops::{Backend, Pooling, View};
 use super::TokenStage;
 use super::tests::{UNIT, codes_of, project, ranked, token_marks, two_stage};
 use crate::index::projection::Projections;
-use crate::index::{ClusterBounds, LayerIndex, LayerProjection, PART_CLUSTERS};
+use crate::index::{ClusterBounds, GROUP_CLUSTERS, LayerIndex, LayerProjection, PART_CLUSTERS};
 use crate::layout::KvShape;
 use crate::policy::{ClusterConfig, IndexKind, Policy, Residual, TwoStage};
 use crate::recall::search::Searched;
@@ -63,7 +63,7 @@ fn case(seed: u64) -> Case {
     let projection = LayerProjection::new(&device, made, None).unwrap();
     let index = LayerIndex::new(&device, &shape, WIDTH, CLUSTERS + 4, 1).unwrap();
     let index = index.with_pairs(&device).unwrap();
-    let mut index = index.with_groups(&device, 4).unwrap();
+    let mut index = index.with_groups(&device, 4, GROUP_CLUSTERS).unwrap();
     let clusters: Vec<_> = rows.iter().map(HeadRows::clusters).collect();
     index.append(&device, SINKS, SINKS + n, &clusters).unwrap();
     let bounds = ClusterBounds::new(&device, 2, index.capacity(), 2).unwrap();
