@@ -1,9 +1,9 @@
 //! A session file of a long document, opened: what a library does with a document that was read
 //! another day.
 //!
-//! Keys and values are injected and weights are random, because the time depends on the bytes alone.
-//! The file is opened right after it was written, so that it comes from the page cache. Run by
-//! `cargo xtask bench open`.
+//! Keys and values are injected and weights are random, because the time depends on the number of
+//! bytes alone. The file is opened right after it was written, so it comes from the page cache. Run
+//! by `cargo xtask bench open`.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
