@@ -8,20 +8,22 @@ use crate::process::{SHIPPED, cargo, run as run_child};
 pub(crate) const OPTIONS: &str = "--device cpu|wgpu|cuda [--filter TEXT] [--quick] [--threads N] \
                                   [--isa NAME] [--adapter NAME] [--shader-level NAME] \
                                   [--cuda-device N] | --bounds [--filter TEXT] | \
-                                  decode [--device NAME] [PART..]";
+                                  decode [--device NAME] [PART..] | \
+                                  open [--tokens N] [--policy NAME] [--kv-type NAME]";
 pub(crate) const ABOUT: &str = "a bench of what ships. --device: every heavy op of a backend against \
                                 the device's measured limits, and what a decoded token costs; \
                                 --bounds: what bytes and FLOP imply on GPUs that are not here, and \
                                 a decoded token's time there by its launches; \
                                 decode: steps over long contexts (attention, qwen, million, llama) \
-                                and prompts (prefill)";
+                                and prompts (prefill); \
+                                open: the session file of a long document, opened";
 
 const FLAGS: &[&str] = &["--quick", "--bounds"];
 const TAKES_VALUE: &[&str] =
     &["--device", "--filter", "--threads", "--isa", "--adapter", "--shader-level", "--cuda-device"];
 
 /// Benches that go by a name; what follows it is the bench's own.
-const NAMED: &[&str] = &["decode"];
+const NAMED: &[&str] = &["decode", "open"];
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {

@@ -32,6 +32,8 @@ pub enum Action {
     Rename(Id, String),
     /// Lets what was read of it stay, or not.
     Pin(Id, bool),
+    /// Removes what was read of it; its text stays.
+    FreeSpace(Id),
     /// Removes it.
     Delete(Id),
     /// Shows a question about the library, or none.
@@ -129,6 +131,8 @@ pub enum Side {
 pub enum Dialog {
     /// What a document is to be called; the name is being typed.
     Rename(Id, String),
+    /// Whether what was read of it is to be removed: its name, and the bytes of that.
+    FreeSpace(Id, String, u64),
     /// Whether it is to be removed.
     Delete(Id, String),
     /// Whether a model is to be removed: its name and bytes.

@@ -20,6 +20,10 @@ pub const RENAME: &str = "Rename";
 pub const NEW_NAME: &str = "New name";
 pub const PIN: &str = "Pin";
 pub const UNPIN: &str = "Unpin";
+pub const FREE_SPACE: &str = "Free its space";
+pub const REALLY_FREE: &str = "Remove what was read?";
+pub const FREE_HELP: &str = "The text and your questions stay. To be asked again, the document has \
+    to be read again.";
 pub const DELETE: &str = "Delete";
 pub const REALLY_DELETE: &str = "Delete this document?";
 pub const DELETE_HELP: &str = "Its text and what was read of it are removed from the library. The \
@@ -44,8 +48,8 @@ pub const CLOSE_DIALOG: &str = "Done";
 
 // A window without a document.
 pub const EMPTY_TITLE: &str = "Ask a very long document";
-pub const EMPTY_TEXT: &str = "Drop a text file here. It is read once, on this computer, and then \
-    answers question after question. Nothing leaves this computer.";
+pub const EMPTY_TEXT: &str = "Drop a text, PDF, Word, HTML or Markdown file here. It is read once, \
+    on this computer, and then answers question after question. Nothing leaves this computer.";
 
 pub const DROP_HERE: &str = "Drop the text here";
 

@@ -180,7 +180,7 @@ fn a_session_file_opens_without_reading_and_goes_into_the_library() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Renames, pins, finds and deletes a document.
+/// Renames, pins, finds, frees the space of, and deletes a document.
 fn change(window: &mut Window, name: &str) {
     window.click(&strings::more(name));
     window.click(strings::RENAME);
@@ -197,7 +197,18 @@ fn change(window: &mut Window, name: &str) {
     window.0.run_ok();
     assert!(window.sees(&strings::more("harbours")));
     assert!(!window.sees(&strings::more(strings::SAMPLE_TITLE)), "it is not looked for");
+    let kept = |window: &Window| {
+        let kept = window.0.state().state().kept.iter().find(|kept| kept.name == "harbours");
+        kept.map(|kept| (kept.bytes, kept.tokens))
+    };
+    assert!(kept(window).is_some_and(|(bytes, tokens)| bytes > 0 && tokens > 0));
     window.click(&strings::more("harbours"));
+    window.click(strings::FREE_SPACE);
+    window.wait_for(strings::REALLY_FREE);
+    window.click_last(strings::FREE_SPACE);
+    window.until("the text alone", |window| kept(window) == Some((0, 0)));
+    window.click(&strings::more("harbours"));
+    assert!(!window.sees(strings::FREE_SPACE), "there is none to free");
     window.click(strings::DELETE);
     window.wait_for(strings::REALLY_DELETE);
     window.click_last(strings::DELETE);

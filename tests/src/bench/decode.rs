@@ -424,7 +424,7 @@ impl<B: Backend> Measure<'_, B> {
 
 /// Keys around 256 directions, which change slowly along the text. `seed` tells the KV heads of a
 /// model apart.
-fn clusterable(head_dim: usize, seed: usize, first_row: usize, rows: &mut [f32]) {
+pub(super) fn clusterable(head_dim: usize, seed: usize, first_row: usize, rows: &mut [f32]) {
     for (i, row) in rows.chunks_exact_mut(2 * head_dim).enumerate() {
         let position = first_row + i;
         let topic = SplitMix64::new((position / 40) as u64 ^ (seed as u64) << 32).below(256);

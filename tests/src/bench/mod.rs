@@ -5,7 +5,7 @@
 //! written); FLOP are those of the equation. After the ops the embedded model decodes, and what a
 //! token asks of the device is counted (`tokens`). What the same bytes and FLOP imply on GPUs that
 //! are not here is `bounds`; a token there, by its launches, is `token_model`; whole steps over
-//! long contexts are `decode`.
+//! long contexts are `decode`; opening a document that was read before is `open`.
 
 mod attention;
 mod bounds;
@@ -17,6 +17,7 @@ mod harness;
 mod kv;
 mod limits;
 mod meter;
+pub mod open;
 pub mod random_model;
 mod rates;
 mod request;

@@ -53,6 +53,18 @@ pub(super) const QWEN_05B: Dims = Dims {
     vocab: 151_936,
 };
 
+pub(super) const SMOLLM2_135M: Dims = Dims {
+    name: "SmolLM2-135M",
+    has_bias: false,
+    n_layers: 30,
+    hidden: 576,
+    n_q_heads: 9,
+    n_kv_heads: 3,
+    head_dim: 64,
+    ffn: 1536,
+    vocab: 49_152,
+};
+
 /// 15 GB of weights on the disk and on the device.
 pub const LLAMA_8B: Dims = Dims {
     name: "Llama-3.1-8B",

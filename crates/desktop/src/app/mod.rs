@@ -224,6 +224,7 @@ impl App {
             Action::Pin(id, on) => self.with_library(move |library| {
                 Some(files::change(&library, |library| library.set_pinned(id, on)))
             }),
+            Action::FreeSpace(id) => self.free_space(id),
             Action::Delete(id) => self.delete(id),
             Action::ShowDialog(dialog) => self.show_dialog(dialog),
             Action::Select(id) => self.select(id),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use longview_library::documents::{Id, Source};
+use longview_library::documents::{Documents, Id, Source};
 
 use super::App;
 use crate::document::{Document, Stage};
@@ -32,11 +32,29 @@ impl App {
         });
     }
 
-    pub(super) fn delete(&mut self, id: Id) {
+    /// Removes what models have read of a document. It is closed first, or what is in memory of it
+    /// would be kept again.
+    pub(super) fn free_space(&mut self, id: Id) {
+        self.close_kept(id);
+        self.with_library(move |library| {
+            let free = |library: &Documents| {
+                let document = library.get(id)?;
+                let mut sessions = document.iter().flat_map(|document| &document.sessions);
+                sessions.try_for_each(|s| library.remove_session(id, s.file).map(|_| ()))
+            };
+            Some(files::change(&library, free))
+        });
+    }
+
+    fn close_kept(&mut self, id: Id) {
         let open = self.state.documents.iter().find(|d| d.kept == Some(id)).map(|d| d.id);
         if let Some(open) = open {
             self.close(open);
         }
+    }
+
+    pub(super) fn delete(&mut self, id: Id) {
+        self.close_kept(id);
         self.forget_conversation(id);
         self.with_library(move |library| {
             Some(files::change(&library, |library| library.remove(id).map(|_| ())))

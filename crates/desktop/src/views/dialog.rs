@@ -21,13 +21,15 @@ pub fn show(ui: &Ui, state: &mut State, actions: &mut Vec<Action>) {
     let frame = Frame::popup(ui.style()).inner_margin(Margin::same(PAGE as i8));
     let modal = Modal::new(WidgetId::unique("dialog")).frame(frame).show(ui.ctx(), |ui| {
         let wanted = match dialog {
-            Dialog::Rename(..) | Dialog::Delete(..) | Dialog::DeleteModel(..) => WIDTH,
+            Dialog::Rename(..) | Dialog::FreeSpace(..) => WIDTH,
+            Dialog::Delete(..) | Dialog::DeleteModel(..) => WIDTH,
             Dialog::Order(..) | Dialog::Models => WIDE_WIDTH,
             Dialog::Settings(..) | Dialog::About => 440.0,
         };
         ui.set_width(wanted.min(ui.ctx().content_rect().width() - 4.0 * PAGE));
         match &mut dialog {
             Dialog::Rename(id, name) => rename(ui, *id, name, actions),
+            Dialog::FreeSpace(id, name, size) => free_space(ui, *id, name, *size, actions),
             Dialog::Delete(id, name) => delete(ui, *id, name, actions),
             Dialog::DeleteModel(name, size) => delete_model(ui, name, *size, actions),
             Dialog::Order(purpose, pieces) => super::order::show(ui, *purpose, pieces, actions),
@@ -49,7 +51,7 @@ fn delete_model(ui: &mut Ui, name: &str, size: u64, actions: &mut Vec<Action>) {
     ui.add_space(TIGHT);
     ui.label(widgets::prose(&format!("{name}, {}", bytes(size))));
     ui.label(widgets::prose(strings::DELETE_MODEL_HELP));
-    if widgets::buttons(ui, strings::DELETE, true, actions) {
+    if widgets::removal(ui, strings::DELETE, actions) {
         actions.push(Action::DeleteModel(name.to_owned()));
     }
 }
@@ -73,12 +75,23 @@ fn rename(ui: &mut Ui, id: Id, name: &mut String, actions: &mut Vec<Action>) {
     }
 }
 
+fn free_space(ui: &mut Ui, id: Id, name: &str, size: u64, actions: &mut Vec<Action>) {
+    ui.label(RichText::new(strings::REALLY_FREE).text_style(TextStyle::Heading));
+    ui.add_space(TIGHT);
+    ui.label(widgets::prose(&format!("{name}, {}", bytes(size))));
+    ui.label(widgets::prose(strings::FREE_HELP));
+    if widgets::removal(ui, strings::FREE_SPACE, actions) {
+        actions.push(Action::FreeSpace(id));
+        actions.push(Action::ShowDialog(None));
+    }
+}
+
 fn delete(ui: &mut Ui, id: Id, name: &str, actions: &mut Vec<Action>) {
     ui.label(RichText::new(strings::REALLY_DELETE).text_style(TextStyle::Heading));
     ui.add_space(TIGHT);
     ui.label(widgets::prose(name));
     ui.label(widgets::prose(strings::DELETE_HELP));
-    if widgets::buttons(ui, strings::DELETE, true, actions) {
+    if widgets::removal(ui, strings::DELETE, actions) {
         actions.push(Action::Delete(id));
         actions.push(Action::ShowDialog(None));
     }

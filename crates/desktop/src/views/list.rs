@@ -10,6 +10,7 @@ use longview_library::documents::Id;
 use super::widgets;
 use crate::document::{Document, Stage};
 use crate::engine::{DocumentId, Served, Serving};
+use crate::files::KeptDocument;
 use crate::state::{Action, Dialog, EngineState, State};
 use crate::strings;
 use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT};
@@ -106,7 +107,7 @@ fn documents(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         for kept in std::iter::once(first).chain(kept) {
             let by = strings::kept_by(kept.model.as_deref(), kept.used_unix_s, kept.is_pinned);
             let lines = [strings::kept(kept.tokens, kept.bytes), by];
-            let menu = Menu { id: Some(kept.id), is_pinned: kept.is_pinned, open: None };
+            let menu = Menu { kept: Some(kept), open: None };
             if row(ui, &kept.name, &lines, false, &menu, actions) {
                 actions.push(Action::OpenKept(kept.id));
             }
@@ -124,7 +125,7 @@ fn open_row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<A
     if is_pinned {
         status = format!("{status}, {}", strings::PINNED);
     }
-    let menu = Menu { id: kept.map(|kept| kept.id), is_pinned, open: Some(document.id) };
+    let menu = Menu { kept, open: Some(document.id) };
     let is_current = state.current == Some(document.id);
     if row(ui, &document.title, &[status], is_current, &menu, actions) {
         actions.push(Action::Select(document.id));
@@ -132,10 +133,9 @@ fn open_row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<A
 }
 
 /// What can be done with a document.
-struct Menu {
-    /// Its name in the library.
-    id: Option<Id>,
-    is_pinned: bool,
+struct Menu<'a> {
+    /// If it is in the library.
+    kept: Option<&'a KeptDocument>,
     /// If it is open.
     open: Option<DocumentId>,
 }
@@ -146,7 +146,7 @@ fn row(
     title: &str,
     lines: &[String],
     is_current: bool,
-    menu: &Menu,
+    menu: &Menu<'_>,
     actions: &mut Vec<Action>,
 ) -> bool {
     let palette = theme::palette(ui.visuals());
@@ -187,7 +187,7 @@ fn row(
 }
 
 /// The button at the end of a row.
-fn more(ui: &mut Ui, row: Rect, title: &str, menu: &Menu, actions: &mut Vec<Action>) {
+fn more(ui: &mut Ui, row: Rect, title: &str, menu: &Menu<'_>, actions: &mut Vec<Action>) {
     let at = Rect::from_center_size(
         row.right_center() - Vec2::new(CONTROL / 2.0 + TIGHT, 0.0),
         Vec2::splat(CONTROL - TIGHT),
@@ -211,11 +211,15 @@ fn more(ui: &mut Ui, row: Rect, title: &str, menu: &Menu, actions: &mut Vec<Acti
             item(strings::CLOSE_DOCUMENT, Action::CloseDocument(open));
             item(strings::ADD_FILES, Action::AddFiles(open));
         }
-        if let Some(id) = menu.id {
+        if let Some(&KeptDocument { id, is_pinned, bytes, .. }) = menu.kept {
             let rename = Dialog::Rename(id, title.to_owned());
             item(strings::RENAME, Action::ShowDialog(Some(rename)));
-            let pin = if menu.is_pinned { strings::UNPIN } else { strings::PIN };
-            item(pin, Action::Pin(id, !menu.is_pinned));
+            let pin = if is_pinned { strings::UNPIN } else { strings::PIN };
+            item(pin, Action::Pin(id, !is_pinned));
+            if bytes > 0 {
+                let free = Dialog::FreeSpace(id, title.to_owned(), bytes);
+                item(strings::FREE_SPACE, Action::ShowDialog(Some(free)));
+            }
             let delete = Dialog::Delete(id, title.to_owned());
             item(strings::DELETE, Action::ShowDialog(Some(delete)));
         }

@@ -188,9 +188,21 @@ pub fn title(ui: &mut Ui, text: &str, actions: &mut Vec<Action>) {
 
 /// What ends a question; whether the first was clicked.
 pub fn buttons(ui: &mut Ui, yes: &str, can: bool, actions: &mut Vec<Action>) -> bool {
+    let yes = primary(ui, yes);
+    answers(ui, yes, can, actions)
+}
+
+/// The same where the first removes something for good: guidelines want to see that in its color.
+pub fn removal(ui: &mut Ui, yes: &str, actions: &mut Vec<Action>) -> bool {
+    let bad = theme::palette(ui.visuals()).bad;
+    let yes = primary(ui, yes).fill(bad);
+    answers(ui, yes, true, actions)
+}
+
+fn answers(ui: &mut Ui, yes: Button<'_>, can: bool, actions: &mut Vec<Action>) -> bool {
     ui.add_space(WIDE);
     ui.horizontal(|ui| {
-        let is_yes = ui.add_enabled(can, primary(ui, yes)).clicked();
+        let is_yes = ui.add_enabled(can, yes).clicked();
         if ui.add(secondary(strings::CANCEL)).clicked() {
             actions.push(Action::ShowDialog(None));
         }
