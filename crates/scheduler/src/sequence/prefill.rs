@@ -103,6 +103,10 @@ impl Chunk {
         if rest.len == 0 {
             return Ok(());
         }
+        // First tokens stay where they are.
+        if sequence.layers[self.layer].permuted_to > sequence.policy.sinks {
+            return Ok(rest.attend_in_token_order(sequence, scratch, t)?);
+        }
         let (n, shape) = (sequence.n_tokens, &sequence.shape);
         let first = sequence.first_visible(self.layer, rest.position(sequence) + 1);
         for (i, piece) in sequence.pieces(self.layer, first..n + self.len).enumerate() {
@@ -301,7 +305,9 @@ impl Chunk {
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         let Chunk { layer, start, len, remaining, .. } = *self;
-        let chunk = RecordedChunk { start, len, n_before: sequence.n_tokens, remaining };
+        let n_before = sequence.n_tokens;
+        let keeps_earlier = sequence.policy.needs_sums();
+        let chunk = RecordedChunk { start, len, n_before, remaining, keeps_earlier };
         let recorded = &mut sequence.layers[layer].recorded;
         Ok(recorded.add_chunk(&*sequence.backend, &sequence.shape, t, chunk).await?)
     }
