@@ -80,13 +80,24 @@ fn read(app: &Caller, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
     };
     if !is_chat {
         fields.refuse(&["tools", "tool_choice"])?;
-        let prompts = prompts(&mut fields, document, app.n_places())?;
+        let (begin, specials) = match document {
+            Some(Known::Text(text)) => {
+                let (begin, specials) = app.model.begin_document(&text)?;
+                (Some(begin), specials)
+            }
+            Some(Known::Messages(_)) => {
+                let message = "context_id: is a conversation: it goes on at /v1/chat/completions";
+                return Err(ApiError::field("context_id", message));
+            }
+            None => (None, Specials::Add),
+        };
+        let prompts = prompts(&mut fields, begin, app.n_places())?;
         if prompts.len() > 1 && how.look.is_some() {
             return Err(wrong("longview", "given with one prompt"));
         }
         let encode = |prompt| match prompt {
             Prompt::Tokens(ids) => Ok(ids),
-            Prompt::Text(text) => encode(app, &text, Specials::Add, &mut how, looked_at.as_deref()),
+            Prompt::Text(text) => encode(app, &text, specials, &mut how, looked_at.as_deref()),
         };
         let prompts = prompts.into_iter().map(encode).collect::<Result<_, _>>()?;
         return Ok(done(app, &mut fields, Read { prompts, how, sending, calls: Calls::new(None) }));
@@ -143,20 +154,13 @@ enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// At most as many as there are places: all of a request begin, or none does.
+/// At most as many as there are places: all of a request begin, or none does. `begin` is what each
+/// text goes on from.
 fn prompts(
     fields: &mut Fields<'_>,
-    document: Option<Known>,
+    begin: Option<String>,
     n_places: usize,
 ) -> Result<Vec<Prompt>, ApiError> {
-    let document = match document {
-        Some(Known::Messages(_)) => {
-            let message = "context_id: is a conversation: it goes on at /v1/chat/completions";
-            return Err(ApiError::field("context_id", message));
-        }
-        Some(Known::Text(text)) => Some(text),
-        None => None,
-    };
     let most = MAX_PROMPTS.min(n_places);
     let refused = || {
         let lists = format!("a list of up to {most} texts, or of up to {most} lists of tokens");
@@ -169,7 +173,7 @@ fn prompts(
         Value::Array(list) if list.first().is_some_and(Value::is_string) => {
             list.iter().map(Value::as_str).collect::<Option<_>>().ok_or_else(refused)?
         }
-        Value::Array(list) if document.is_none() => {
+        Value::Array(list) if begin.is_none() => {
             let is_of_lists = list.first().is_some_and(Value::is_array);
             let lists = if is_of_lists { list.iter().collect() } else { vec![value] };
             let prompts = lists.into_iter().map(tokens).collect::<Option<Vec<_>>>();
@@ -183,8 +187,8 @@ fn prompts(
     if texts.iter().any(|text| text.is_empty()) {
         return Err(ApiError::field("prompt", "prompt: is empty: there is nothing to go on from"));
     }
-    let document = document.unwrap_or_default();
-    Ok(texts.into_iter().map(|text| Prompt::Text(format!("{document}{text}"))).collect())
+    let begin = begin.unwrap_or_default();
+    Ok(texts.into_iter().map(|text| Prompt::Text(format!("{begin}{text}"))).collect())
 }
 
 fn tokens(list: &Value) -> Option<Prompt> {

@@ -129,6 +129,20 @@ impl ModelFacts {
         })
     }
 
+    /// The text of [`Self::encode_document`], and how what begins with it becomes tokens.
+    pub(crate) fn begin_document(&self, text: &str) -> Result<(String, Specials), ApiError> {
+        let mut specials = Specials::Add;
+        let shared = shared_tokens(|question| {
+            let text = self.first_turn(text, question);
+            let messages = vec![json!({ "role": "user", "content": text })];
+            let rendered =
+                self.render_chat(Conversation { messages, ..Conversation::default() })?;
+            specials = rendered.1;
+            Ok::<_, ApiError>(rendered.0.chars().map(u32::from).collect())
+        })?;
+        Ok((shared.into_iter().filter_map(char::from_u32).collect(), specials))
+    }
+
     /// What all conversations that go on from these messages begin with.
     pub(crate) fn encode_conversation(&self, messages: &[Value]) -> Result<Vec<u32>, ApiError> {
         // Who speaks next: templates refuse two messages of one in a row.

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Library, document, expected, question, serve, serve_with};
+use crate::support::{
+    Library, document, expected, question, serve, serve_template_with, serve_with,
+};
 use longview_server::{Limits, ServerOptions};
 
 fn cached(body: &Value) -> u64 {
@@ -253,4 +255,22 @@ fn a_build_that_is_left_goes_on_after_a_restart_where_it_was() {
     let built = served.post("/v1/contexts", &body).json();
     assert!(cached(&built) >= 256, "{built}");
     assert!(built["timings"]["prompt_n"].as_u64() > Some(1), "{built}");
+}
+
+#[test]
+fn a_completion_goes_on_from_a_context_whatever_template_it_was_read_with() {
+    let template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}";
+    let library = Library::new();
+    let served = serve_template_with(template, library.options());
+    let (text, facts) = document(40, 9);
+    let context = served.post("/v1/contexts", &json!({ "text": text })).json();
+    let mut body = question("", &facts[0]);
+    body["context_id"] = context["id"].clone();
+    let answer = served.post("/v1/completions", &body).json();
+    assert!(total(&answer) - cached(&answer) < 60, "the prompt alone is read: {answer}");
+    let said = answer["choices"][0]["text"].as_str().expect("a text");
+    assert!(said.contains(expected(&facts[0]).trim()), "{said}");
+    body["cache_prompt"] = json!(false);
+    let anew = served.post("/v1/completions", &body).json();
+    assert_eq!((cached(&anew), &anew["choices"][0]["text"]), (0, &answer["choices"][0]["text"]));
 }

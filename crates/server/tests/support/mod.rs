@@ -60,10 +60,15 @@ pub fn serve_with(options: ServerOptions, chunk_size: usize, delay: Duration) ->
 
 /// Starts a server whose model has another chat template.
 pub fn serve_template(template: &str) -> Served {
+    serve_template_with(template, ServerOptions::default())
+}
+
+/// The same with other options.
+pub fn serve_template_with(template: &str, options: ServerOptions) -> Served {
     let special = SpecialTokens::default();
     let chat = ChatTemplate::compile(template, "test.jinja", special).expect("a template");
     let model = ModelFacts { chat: Some(chat), ..facts_of_model() };
-    let served = begin_model(model, ServerOptions::default(), 128, Duration::ZERO);
+    let served = begin_model(model, options, 128, Duration::ZERO);
     served.wait_until_ready();
     served
 }
