@@ -175,14 +175,14 @@ impl Index {
         if n < self.window { 0 } else { n / self.unit() * self.unit() }
     }
 
-    /// Rows of the run that begins behind the first `done` of `n` rows of a prompt that are indexed.
-    /// Rows of a run are clustered together. Where runs end follows from `n` alone, and a prompt
-    /// that is a little longer has the same runs but for the last, small ones.
+    /// Rows of the run that begins behind the first `done` of `n` rows of a prompt that are
+    /// indexed. Rows of a run are clustered together. Where runs end follows from `n` alone, and a
+    /// prompt that is a little longer has the same runs but for the last, small ones.
     ///
     /// Whole segments come first. Without one, up to [`ONE_RUN`] rows are one run, and up to
-    /// [`TWO_RUNS`] are two, of which the first ends at a multiple of an eighth of the largest power
-    /// of two in `n`. All else goes in powers of two, the largest first, and less than [`LAST_RUN`]
-    /// at last.
+    /// [`TWO_RUNS`] are two, of which the first ends at a multiple of an eighth of the largest
+    /// power of two in `n`. All else goes in powers of two, the largest first, and less than
+    /// [`LAST_RUN`] at last.
     ///
     /// A short prompt needs a run that is most of it: in a small one fewer tokens are alike, which
     /// costs answers. Of a longer one half is enough, and takes less time to be made anew.
