@@ -144,7 +144,8 @@ def plot(results, path):
             by = {int(length): row for length, row in result["found"][key].items()}
             measured = [n for n in by if key != "llama.cpp" or n <= result["peer_length"]]
             shown = {"color": colour, "marker": mark, "linestyle": line, "markersize": 4}
-            reads.plot(measured, [by[n]["read_s"]["median"] for n in measured], label=label, **shown)
+            seconds = [by[n]["read_s"]["median"] for n in measured]
+            reads.plot(measured, seconds, label=label, **shown)
             rates = [1 / by[n]["step_s"]["median"] for n in measured]
             # Sparse reading changes nothing in how tokens are decoded.
             if key != "sparse":
