@@ -15,6 +15,8 @@ import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { extname, join, normalize, resolve } from "node:path";
 
+import { ask, tokenTimes } from "./answer.mjs";
+
 const [work, page, library, question, tokens = "24"] = process.argv.slice(2);
 if (question === undefined) throw new Error("arguments: FOLDER PAGE LIBRARY QUESTION [TOKENS]");
 const { chromium } = createRequire(resolve(work, "package.json"))("playwright-core");
@@ -81,27 +83,13 @@ async function fingerprint() {
   throw new Error("the page kept no document");
 }
 
-/** Asks, and takes the time of each token from what the page shows. */
+/** Asks, and takes the milliseconds of each token, shortest first, from what the page shows. */
 async function decode(tab) {
-  await tab.getByLabel("Your question").fill(question);
-  await tab.getByRole("button", { name: "Ask", exact: true }).click();
-  return tab.evaluate(async (wanted) => {
-    const times = [];
-    let last = 0;
-    for (;;) {
-      const line = [...document.querySelectorAll(".exchange .figures")].at(-1)?.textContent ?? "";
-      const count = Number(/^(\d+) tokens/.exec(line)?.[1] ?? 0);
-      if (count > last) {
-        times.push([count, performance.now()]);
-        last = count;
-      }
-      if (last >= wanted || (last > 1 && document.body.dataset.task === "none")) break;
-      await new Promise((next) => setTimeout(next, 5));
-    }
-    const steps = times.slice(1).map(([n, at], i) => (at - times[i][1]) / (n - times[i][0]));
-    const answer = document.querySelector(".exchange .answer")?.textContent ?? "";
-    return { steps: steps.sort((a, b) => a - b), answer };
-  }, Number(tokens));
+  await ask(tab, question);
+  const times = await tokenTimes(tab, Number(tokens));
+  const steps = times.slice(1).map(([n, at], i) => (at - times[i][1]) / (n - times[i][0]));
+  const answer = await tab.locator(".exchange .answer").first().innerText();
+  return { steps: steps.sort((a, b) => a - b), answer };
 }
 
 const { server, url } = await serve();

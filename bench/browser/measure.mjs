@@ -6,6 +6,8 @@ import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { extname, join, normalize } from "node:path";
 
+import { ask, tokenTimes } from "./answer.mjs";
+
 const [work, page, gguf, what, tokens, threads] = process.argv.slice(2);
 const { chromium } = createRequire(join(work, "package.json"))("playwright-core");
 
@@ -82,25 +84,10 @@ async function longview(tab) {
   await tab.getByRole("button", { name: "Read the document" }).click();
   await tab.getByRole("button", { name: "Another document" }).waitFor({ timeout: 0 });
   await idle();
-  await tab.getByLabel("Your question").fill("Tell a long story about the fox.");
-  await tab.getByRole("button", { name: "Ask", exact: true }).click();
-  // Each step of the answer changes the line "N tokens, R tokens/s".
-  return tab.evaluate(async (wanted) => {
-    const times = [];
-    let last = 0;
-    for (;;) {
-      const line = [...document.querySelectorAll(".exchange .figures")].at(-1)?.textContent ?? "";
-      const count = Number(/^(\d+) tokens/.exec(line)?.[1] ?? 0);
-      if (count > last) {
-        times.push([count, performance.now()]);
-        last = count;
-      }
-      if (last >= wanted || (last > 1 && document.body.dataset.task === "none")) break;
-      await new Promise((next) => setTimeout(next, 5));
-    }
-    const [first, end] = [times[0], times.at(-1)];
-    return { decode: (1000 * (end[0] - first[0])) / (end[1] - first[1]), tokens: last };
-  }, Number(tokens));
+  await ask(tab, "Tell a long story about the fox.");
+  const times = await tokenTimes(tab, Number(tokens));
+  const [first, end] = [times[0], times.at(-1)];
+  return { decode: (1000 * (end[0] - first[0])) / (end[1] - first[1]), tokens: end[0] };
 }
 
 const own = what === "page";

@@ -9,7 +9,7 @@ pub(crate) const OPTIONS: &str = "--device cpu|wgpu|cuda [--filter TEXT] [--quic
                                   [--isa NAME] [--adapter NAME] [--shader-level NAME] \
                                   [--cuda-device N] | --bounds [--filter TEXT] | \
                                   decode [--device NAME] [PART..] | \
-                                  open [--tokens N] [--policy NAME] [--kv-type NAME]";
+                                  open [--tokens N] [--policy NAME] [--kv-type NAME] [--threads N]";
 pub(crate) const ABOUT: &str = "a bench of what ships. --device: every heavy op of a backend against \
                                 the device's measured limits, and what a decoded token costs; \
                                 --bounds: what bytes and FLOP imply on GPUs that are not here, and \

@@ -18,25 +18,25 @@ pub fn first_turn(document: &str, question: &str, is_chat: bool) -> String {
     [document, if is_apart { BETWEEN } else { "" }, question].concat()
 }
 
-/// The tokens that prompts about a document share, whatever the question. `encode` gets each of
-/// [`QUESTIONS`] and returns the tokens of the whole prompt with it.
+/// The tokens, or characters, that prompts about a document begin with, whatever the question.
+/// `prompt` gets each of [`QUESTIONS`] and returns the whole prompt with it.
 ///
 /// # Errors
-/// The first error of `encode`.
-pub fn shared_tokens<E>(
-    mut encode: impl FnMut(&str) -> Result<Vec<u32>, E>,
-) -> Result<Vec<u32>, E> {
+/// The first error of `prompt`.
+pub fn shared_prefix<T: PartialEq, E>(
+    mut prompt: impl FnMut(&str) -> Result<Vec<T>, E>,
+) -> Result<Vec<T>, E> {
     let [first, others @ ..] = QUESTIONS;
-    let mut shared = encode(first)?;
+    let mut shared = prompt(first)?;
     for question in others {
-        let ids = encode(question)?;
-        shared.truncate(common_prefix(&shared, &ids));
+        let other = prompt(question)?;
+        shared.truncate(common_prefix(&shared, &other));
     }
     Ok(shared)
 }
 
-/// Tokens that two lists begin with alike.
-pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+/// How many tokens, or characters, two lists begin with alike.
+pub fn common_prefix<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
@@ -61,12 +61,12 @@ mod tests {
     #[test]
     fn what_a_question_may_change_belongs_to_the_question() {
         let ids = |is_chat: bool| {
-            let ids = shared_tokens(|q| Ok::<_, ()>(encode(&first_turn("doc", q, is_chat))));
+            let ids = shared_prefix(|q| Ok::<_, ()>(encode(&first_turn("doc", q, is_chat))));
             ids.unwrap()
         };
         assert_eq!(ids(false), encode("doc"));
         // A question that begins with a line end makes another token of the two before it.
         assert_eq!(ids(true), encode("doc"));
-        assert_eq!(shared_tokens(|q| if q == "?" { Err(q.len()) } else { Ok(vec![]) }), Err(1));
+        assert_eq!(shared_prefix(|q| if q == "?" { Err(q.len()) } else { Ok(vec![]) }), Err(1));
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use longview_engine::Engine;
 use longview_model::chat::{ChatMessage, RenderOptions};
-use longview_model::document::{QUESTIONS, first_turn, shared_tokens};
+use longview_model::document::{QUESTIONS, first_turn, shared_prefix};
 use longview_model::tokenizer::{Specials, Tokenizer, TokenizerError};
 use longview_ops::Backend;
 
@@ -19,7 +19,7 @@ pub(crate) fn document_ids<B: Backend>(
     engine: &Engine<B>,
     text: &str,
 ) -> Result<Vec<u32>, ReaderError> {
-    shared_tokens(|question| with_question(engine, text, question))
+    shared_prefix(|question| with_question(engine, text, question))
 }
 
 /// The tokens of the document, the question and whatever begins an answer.

@@ -6,7 +6,7 @@ use longview_engine::{Draft, EngineError, PrefillMode};
 use longview_library::documents::Reading;
 use longview_model::chat::{ChatTemplate, RenderOptions};
 pub(crate) use longview_model::document::common_prefix;
-use longview_model::document::{self, shared_tokens};
+use longview_model::document::{self, shared_prefix};
 use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::{Specials, Tokenizer, Within};
 use longview_scheduler::PolicyOptions;
@@ -122,25 +122,25 @@ impl ModelFacts {
 
     /// What all prompts about a document begin with, as `longview kv build` reads it.
     pub(crate) fn encode_document(&self, text: &str) -> Result<Vec<u32>, ApiError> {
-        shared_tokens(|question| {
-            let text = self.first_turn(text, question);
-            let messages = vec![json!({ "role": "user", "content": text })];
-            self.encode_chat(Conversation { messages, ..Conversation::default() })
-        })
+        shared_prefix(|question| self.encode_chat(self.about(text, question)))
     }
 
     /// The text of [`Self::encode_document`], and how what begins with it becomes tokens.
     pub(crate) fn begin_document(&self, text: &str) -> Result<(String, Specials), ApiError> {
         let mut specials = Specials::Add;
-        let shared = shared_tokens(|question| {
-            let text = self.first_turn(text, question);
-            let messages = vec![json!({ "role": "user", "content": text })];
-            let rendered =
-                self.render_chat(Conversation { messages, ..Conversation::default() })?;
-            specials = rendered.1;
-            Ok::<_, ApiError>(rendered.0.chars().map(u32::from).collect())
+        let shared = shared_prefix(|question| {
+            let (prompt, as_said) = self.render_chat(self.about(text, question))?;
+            specials = as_said;
+            Ok::<_, ApiError>(prompt.chars().collect())
         })?;
-        Ok((shared.into_iter().filter_map(char::from_u32).collect(), specials))
+        Ok((shared.into_iter().collect(), specials))
+    }
+
+    /// A conversation that begins with a question about a document.
+    fn about(&self, document: &str, question: &str) -> Conversation {
+        let text = self.first_turn(document, question);
+        let messages = vec![json!({ "role": "user", "content": text })];
+        Conversation { messages, ..Conversation::default() }
     }
 
     /// What all conversations that go on from these messages begin with.
@@ -148,7 +148,7 @@ impl ModelFacts {
         // Who speaks next: templates refuse two messages of one in a row.
         let is_user = messages.last().is_some_and(|last| last["role"] == "user");
         let role = if is_user { "assistant" } else { "user" };
-        shared_tokens(|said| {
+        shared_prefix(|said| {
             let next = json!({ "role": role, "content": said });
             let messages = messages.iter().cloned().chain([next]).collect();
             self.encode_chat(Conversation { messages, ..Conversation::default() })

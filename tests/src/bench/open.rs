@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,8 +24,7 @@ use super::decode::clusterable;
 use super::random_model::{RandomFolder, SMOLLM2_135M};
 
 /// What can be asked for.
-pub const USAGE: &str = "[--tokens N] [--policy NAME] [--kv-type f16|q8] [--file FILE] \
-                         [--threads N]";
+pub const USAGE: &str = "[--tokens N] [--policy NAME] [--kv-type f16|q8] [--threads N]";
 
 /// Times that each thing is done: the first opening gets its memory from the system.
 const RUNS: usize = 7;
@@ -39,8 +38,6 @@ pub struct OpenRequest {
     tokens: usize,
     policy: PolicyOptions,
     kv_dtype: DType,
-    /// Kept: it is written only where it is not there.
-    file: Option<PathBuf>,
     cpu: CpuOptions,
 }
 
@@ -51,7 +48,6 @@ impl OpenRequest {
             tokens: 128 << 10,
             policy: PolicyOptions::new(Preset::DEFAULT),
             kv_dtype: DType::Q8,
-            file: None,
             cpu: CpuOptions::default(),
         };
         let mut args = args.into_iter().filter(|arg| arg != "--bench");
@@ -62,7 +58,6 @@ impl OpenRequest {
                 ("--policy", name) => request.policy = PolicyOptions::new(name.parse()?),
                 ("--kv-type", "f16") => request.kv_dtype = DType::F16,
                 ("--kv-type", "q8") => request.kv_dtype = DType::Q8,
-                ("--file", path) => request.file = Some(path.into()),
                 ("--threads", n) => request.cpu.threads = n.parse().context("--threads")?,
                 _ => bail!("{option} {value}: unknown"),
             }
@@ -71,20 +66,17 @@ impl OpenRequest {
     }
 }
 
-/// Writes the session, if it is not there, and measures.
+/// Writes the session and measures.
 pub fn open(request: &OpenRequest, out: &mut dyn Write) -> Result<()> {
     let folder = RandomFolder::new(&SMOLLM2_135M).context("the folder of random weights")?;
-    let own = folder.path.join("session.lvs");
-    let path = request.file.as_deref().unwrap_or(&own);
+    let path = folder.path.join("session.lvs");
     let (ctx_size, kv_dtype) = (request.tokens + 256, request.kv_dtype);
     let options = EngineOptions { ctx_size, kv_dtype, ..EngineOptions::default() };
     let backend = Arc::new(CpuBackend::new(request.cpu)?);
     let model = ModelFolder::open(&folder.path)?;
     let mut engine = Engine::load(backend, model, options, &request.policy)?;
-    if !path.exists() {
-        write_session(&mut engine, request, path).context("the session file")?;
-    }
-    let source = FileSource::open(path)?;
+    write_session(&mut engine, request, &path).context("the session file")?;
+    let source = FileSource::open(&path)?;
     let bytes = source.size();
     writeln!(
         out,

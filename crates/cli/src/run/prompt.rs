@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use longview_engine::{Engine, EngineError, Session};
 use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
 pub use longview_model::document::common_prefix;
-use longview_model::document::{first_turn, shared_tokens};
+use longview_model::document::{first_turn, shared_prefix};
 use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::{Specials, Tokenizer, Within};
 use longview_ops::Backend;
@@ -155,7 +155,7 @@ fn common_tokens(
     system: Option<&str>,
     encode: &dyn Fn(&PromptText) -> Result<Vec<u32>>,
 ) -> Result<Vec<u32>> {
-    let ids = shared_tokens(|question| {
+    let ids = shared_prefix(|question| {
         let talk = Talk { system: system.map(str::to_owned), turns: vec![] };
         encode(&PromptText::new(document.to_owned(), question.into(), talk))
     })?;
