@@ -24,8 +24,8 @@ use crate::process::{Background, cargo, cpu_time, nicely, run as run_child, targ
 use crate::{clients, demo, kernels, models, package, parity, sanitize, setup, soak, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, package, kernels, clippy, rustdoc, build, web, models, \
-                                sanitize, parity, soak, demo, clients, programs, tests, corpus; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
+pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, package, kernels, clippy, rustdoc, build, models, \
+                                sanitize, parity, soak, demo, clients, web, programs, tests, corpus; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
                                 rustdoc, tests across crates and of programs, published models, other clients, and the browser";
 
@@ -54,13 +54,13 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "clippy", work: Work::Run(clippy) },
     Stage { name: "rustdoc", work: Work::Run(rustdoc) },
     Stage { name: BUILD, work: Work::Beside(SETUP, build) },
-    Stage { name: WEB, work: Work::Beside(SETUP, web::stage_command) },
     Stage { name: "models", work: Work::Run(models::stage) },
     Stage { name: "sanitize", work: Work::Beside(BUILD, sanitize::stage_command) },
     Stage { name: "parity", work: Work::Beside(BUILD, parity::stage_command) },
     Stage { name: "soak", work: Work::Beside(BUILD, soak::stage_command) },
     Stage { name: "demo", work: Work::Run(demo::check) },
     Stage { name: "clients", work: Work::Run(clients::stage) },
+    Stage { name: WEB, work: Work::Beside(SETUP, web::stage_command) },
     Stage { name: "programs", work: Work::Beside(WEB, web::programs_command) },
     Stage { name: TESTS, work: Work::Run(tests) },
     Stage { name: "corpus", work: Work::Beside(BUILD, corpus) },
