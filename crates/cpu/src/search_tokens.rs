@@ -533,8 +533,11 @@ impl<'a> Search<'a> {
         let terms = &mut m.terms[..blocks * group * BLOCK];
         let parts = &mut m.parts[..blocks * group * 2];
         let pairs = terms.chunks_exact_mut(group * BLOCK).zip(parts.chunks_exact_mut(group * 2));
+        let mut prepared = E::UNPREPARED;
+        E::prepare(self.isa, query, &mut prepared);
         for (block, (terms, parts)) in pairs.enumerate() {
-            landmarks.block_terms(self.isa, query, block, Terms { terms, parts });
+            let to = Terms { terms, parts };
+            landmarks.block_terms(self.isa, (query, &prepared), block, to);
         }
         to_factors(parts, group);
         let take_max = pooling == Pooling::MaxSoftmax as u32;

@@ -5,7 +5,7 @@
 //! lane; so sums never meet across lanes.
 
 use crate::simd::MAX_LANES;
-use crate::simd::bytes::ByteSimd;
+use crate::simd::bytes::{ByteSimd, InTurn, RowStarts};
 use crate::supported_isa::ByteKernel;
 
 use super::dots::{StridedMut, rows_of};
@@ -28,6 +28,8 @@ pub(crate) struct CodeDots<'a> {
     /// `[n_q, q_row]`.
     pub(crate) q: &'a [f32],
     pub(crate) q_row: usize,
+    /// These vectors, where [`RoundVectors`] has seen them.
+    pub(crate) rounded: Option<&'a Rounded>,
     /// `[.., k]`.
     pub(crate) all: &'a [i8],
     /// Numbers of rows of `all`, at least n; those behind the first n are next, and are asked for
@@ -43,8 +45,12 @@ pub(crate) struct CodeDots<'a> {
     pub(crate) out_row: usize,
 }
 
-/// Vectors in two bytes an element.
-struct Rounded {
+/// Up to [`VECTORS`] vectors of up to [`COLUMNS`] elements, in two bytes an element.
+pub(crate) struct Rounded {
+    vectors: usize,
+    width: usize,
+    /// Whether vectors are folded: of two codes of a row a unit apart, each takes one.
+    folds: bool,
     /// High and low bytes of each.
     bytes: [[[i8; COLUMNS]; 2]; VECTORS],
     /// Sums of the bytes, times -128.
@@ -55,53 +61,92 @@ struct Rounded {
     second: [[u32; UNIT / 4]; VECTORS],
 }
 
+/// Rounds vectors that are multiplied with rows more than once, if there are few enough.
+pub(crate) struct RoundVectors<'a> {
+    /// `[n_q, q_row]`.
+    pub(crate) q: &'a [f32],
+    pub(crate) q_row: usize,
+    pub(crate) k: usize,
+    pub(crate) to: &'a mut Rounded,
+}
+
+impl ByteKernel for RoundVectors<'_> {
+    /// Whether they were rounded.
+    type Output = bool;
+
+    #[inline(always)]
+    unsafe fn run<S: ByteSimd>(self) -> bool {
+        let Self { q, q_row, k, to } = self;
+        let vectors = q.len() / q_row;
+        let fits = vectors <= VECTORS && k <= COLUMNS;
+        if fits {
+            assert!(q_row >= k);
+            to.round::<S>(vectors, k, |g| &q[g * q_row..][..k]);
+        }
+        fits
+    }
+}
+
 impl Rounded {
-    const ZERO: Self = Self {
+    pub(crate) const NONE: Self = Self {
+        vectors: 0,
+        width: 0,
+        folds: false,
         bytes: [[[0; COLUMNS]; 2]; VECTORS],
         less: [[0; 2]; VECTORS],
         units: [0.0; VECTORS],
         second: [[0; UNIT / 4]; VECTORS],
     };
 
+    /// Rounds `vectors` vectors of `width` elements.
+    #[inline(always)]
+    unsafe fn round<'q, S: ByteSimd>(
+        &mut self,
+        vectors: usize,
+        width: usize,
+        vector: impl Fn(usize) -> &'q [f32],
+    ) {
+        let folds = width == 2 * UNIT && (0..vectors).all(|g| is_split(vector(g)));
+        (self.vectors, self.width, self.folds) = (vectors, width, folds);
+        for g in 0..vectors {
+            if folds {
+                self.fold::<S>(g, vector(g));
+            } else {
+                self.set::<S>(g, vector(g));
+            }
+        }
+    }
+
     /// Rounds vector `g` of two units of which one of every two elements [`UNIT`] apart is zero:
     /// the other one stands for both.
     #[inline(always)]
-    unsafe fn fold(&mut self, g: usize, x: &[f32]) {
+    unsafe fn fold<S: ByteSimd>(&mut self, g: usize, x: &[f32]) {
         let (first, second) = x.split_at(UNIT);
         let (mut folded, mut is_second) = ([0.0f32; UNIT], [0u8; UNIT]);
         for i in 0..UNIT {
             folded[i] = first[i] + second[i];
             is_second[i] = if second[i] == 0.0 { 0 } else { u8::MAX };
         }
-        self.set(g, &folded);
+        self.set::<S>(g, &folded);
         for (word, four) in self.second[g].iter_mut().zip(is_second.chunks_exact(4)) {
             *word = u32::from_ne_bytes([four[0], four[1], four[2], four[3]]);
         }
     }
 
-    /// Rounds vector `g`, of up to [`COLUMNS`] elements. In loops over arrays, of which the
-    /// compiler makes vectors: every block of rows rounds anew.
+    /// Rounds vector `g`, of up to [`COLUMNS`] elements.
     #[inline(always)]
-    unsafe fn set(&mut self, g: usize, x: &[f32]) {
+    unsafe fn set<S: ByteSimd>(&mut self, g: usize, x: &[f32]) {
         let mut padded = [0.0f32; COLUMNS];
         let width = x.len().next_multiple_of(MAX_LANES);
         padded[..x.len()].copy_from_slice(x);
-        let (mut most, mut not_finite) = ([0.0f32; MAX_LANES], [0.0f32; MAX_LANES]);
-        let mut i = 0;
-        while i < width {
-            for lane in 0..MAX_LANES {
-                let x = padded[i + lane];
-                most[lane] = if x.abs() > most[lane] { x.abs() } else { most[lane] };
-                // Infinity and not-a-number become not-a-number.
-                not_finite[lane] += x * 0.0;
-            }
-            i += MAX_LANES;
+        let (mut most, mut not_finite) = (S::zero(), S::zero());
+        for i in (0..width).step_by(S::LANES) {
+            let x = S::load(padded.as_ptr().add(i));
+            most = S::max(S::max(x, S::sub(S::zero(), x)), most);
+            // Infinity and not-a-number become not-a-number.
+            not_finite = S::fma(x, S::zero(), not_finite);
         }
-        for lane in 1..MAX_LANES {
-            most[0] = if most[lane] > most[0] { most[lane] } else { most[0] };
-            not_finite[0] += not_finite[lane];
-        }
-        let (most, is_finite) = (most[0], !not_finite[0].is_nan());
+        let (most, is_finite) = (S::max_lane(most), !S::sum(not_finite).is_nan());
         let unit = most / (127.0 * 128.0);
         self.units[g] = if is_finite { unit } else { f32::NAN };
         // The codes of what is no number stand for nothing: their unit is none.
@@ -141,7 +186,7 @@ impl ByteKernel for CodeDots<'_> {
 
     #[inline(always)]
     unsafe fn run<S: ByteSimd>(self) {
-        let Self { q, q_row, all, ids, n, row: step, k, out, out_row } = self;
+        let Self { q, q_row, rounded, all, ids, n, row: step, k, out, out_row } = self;
         let (n_rows, n_q) = (rows_of(all.len(), step, k), q.len() / q_row);
         assert!(ids.map_or(n_rows, <[u32]>::len) >= n);
         // Not `all`: that stops at the first, so it is no vector loop (a sixth of the time).
@@ -151,22 +196,21 @@ impl ByteKernel for CodeDots<'_> {
         }
         assert!(is_row);
         assert!(q_row >= k && n <= out_row && (n_q == 0 || out.len() >= (n_q - 1) * out_row + n));
-        let mut rounded = Rounded::ZERO;
+        if let Some(rounded) = rounded {
+            assert!(rounded.vectors == n_q && rounded.width == k);
+            let rows = Rows { all: all.as_ptr().cast(), ids, step };
+            Part { rounded, adds: false }.run::<S>(&rows, n, out, out_row);
+            return;
+        }
+        let mut rounded = Rounded::NONE;
         for first in (0..n_q).step_by(VECTORS) {
             let vectors = (n_q - first).min(VECTORS);
             for column in (0..k).step_by(COLUMNS) {
                 let width = (k - column).min(COLUMNS);
                 let own = |g: usize| &q[(first + g) * q_row + column..][..width];
-                let folds = k == 2 * UNIT && (0..vectors).all(|g| is_split(own(g)));
-                for g in 0..vectors {
-                    if folds {
-                        rounded.fold(g, own(g));
-                    } else {
-                        rounded.set(g, own(g));
-                    }
-                }
-                let rows = RowsAt { all: all.as_ptr().add(column).cast(), ids, step };
-                let part = Part { rounded: &rounded, vectors, width, folds, adds: column > 0 };
+                rounded.round::<S>(vectors, width, own);
+                let rows = Rows { all: all.as_ptr().add(column).cast(), ids, step };
+                let part = Part { rounded: &rounded, adds: column > 0 };
                 part.run::<S>(&rows, n, &mut out[first * out_row..], out_row);
             }
         }
@@ -186,33 +230,24 @@ fn is_split(x: &[f32]) -> bool {
 }
 
 /// Where some columns of rows begin.
-struct RowsAt<'a> {
+struct Rows<'a> {
     all: *const u8,
     ids: Option<&'a [u32]>,
     /// Bytes from one row to the next.
     step: usize,
 }
 
-impl RowsAt<'_> {
-    /// Rows `i..i + n`.
+impl Rows<'_> {
+    /// Rows `i..i + n` of those that `ids` names, or of all; the last stands for what is beyond.
     #[inline(always)]
-    unsafe fn block<S: ByteSimd>(&self, i: usize, n: usize) -> [*const u8; MAX_LANES] {
-        let Self { all, ids, step } = *self;
-        let mut at = [all; MAX_LANES];
-        match ids {
-            Some(ids) => {
-                self.ask::<S>(i + AHEAD, S::LANES);
-                for j in 0..n {
-                    at[j] = all.add(*ids.get_unchecked(i + j) as usize * step);
-                }
-            }
-            None => {
-                for j in 0..n {
-                    at[j] = all.add((i + j) * step);
-                }
-            }
+    unsafe fn starts(&self, i: usize, n: usize) -> [*const u8; MAX_LANES] {
+        let mut starts = [self.all; MAX_LANES];
+        for j in 0..MAX_LANES {
+            let i = i + j.min(n - 1);
+            let id = self.ids.map_or(i, |ids| *ids.get_unchecked(i) as usize);
+            starts[j] = self.all.add(id * self.step);
         }
-        at
+        starts
     }
 
     /// Asks for the next `n` rows of a list from `i` on. Of a run of rows that share lines, every
@@ -233,76 +268,86 @@ impl RowsAt<'_> {
 /// Some vectors and some columns of all rows.
 struct Part<'a> {
     rounded: &'a Rounded,
-    vectors: usize,
-    width: usize,
-    /// Whether vectors are folded: of two codes of a row a unit apart, each takes one.
-    folds: bool,
     /// Whether results are added to what is there.
     adds: bool,
 }
 
 impl Part<'_> {
     #[inline(always)]
-    unsafe fn run<S: ByteSimd>(
-        &self,
-        rows: &RowsAt<'_>,
-        n: usize,
-        out: &mut [f32],
-        out_row: usize,
-    ) {
+    unsafe fn run<S: ByteSimd>(&self, rows: &Rows<'_>, n: usize, out: &mut [f32], out_row: usize) {
         rows.ask::<S>(0, AHEAD);
-        let mut i = 0;
-        while i < n {
-            let lanes = (n - i).min(S::LANES);
-            let at = rows.block::<S>(i, lanes);
+        let (mut i, whole) = (0, n - n % S::LANES);
+        while i < whole {
             let to = StridedMut { at: out.as_mut_ptr().add(i), row: out_row };
-            if self.folds {
-                self.folded::<S>(&at, lanes, to);
-            } else if self.width <= UNIT {
-                self.narrow::<S>(&at, lanes, to);
-            } else if S::LANES == MAX_LANES && self.width <= 2 * UNIT {
-                self.two::<S>(&at, lanes, to);
-            } else {
-                self.wide::<S>(&at, lanes, to);
+            match rows.ids {
+                Some(_) => {
+                    rows.ask::<S>(i + AHEAD, S::LANES);
+                    self.block::<S>(&rows.starts(i, S::LANES), S::LANES, to);
+                }
+                None => {
+                    let first = rows.all.add(i * rows.step);
+                    self.block::<S>(InTurn { first, step: rows.step }, S::LANES, to);
+                }
             }
             i += S::LANES;
+        }
+        if i < n {
+            let to = StridedMut { at: out.as_mut_ptr().add(i), row: out_row };
+            self.block::<S>(&rows.starts(i, n - i), n - i, to);
+        }
+    }
+
+    /// Products with the first `n` of LANES rows.
+    #[inline(always)]
+    unsafe fn block<S: ByteSimd>(&self, rows: impl RowStarts, n: usize, to: StridedMut) {
+        let width = self.rounded.width;
+        if self.rounded.folds {
+            self.folded::<S>(rows, n, to);
+        } else if width == UNIT {
+            self.narrow::<S>(unit_codes::<S>(rows, 0, UNIT), n, to);
+        } else if width <= UNIT {
+            self.narrow::<S>(unit_codes::<S>(rows, 0, width), n, to);
+        } else if S::LANES == MAX_LANES && width <= 2 * UNIT {
+            self.two::<S>(rows, n, to);
+        } else {
+            self.wide::<S>(rows, n, to);
         }
     }
 
     /// Rows of one unit: no sum leaves its register.
     #[inline(always)]
-    unsafe fn narrow<S: ByteSimd>(&self, at: &[*const u8; MAX_LANES], rows: usize, to: StridedMut) {
-        let w = unit_codes::<S>(at, 0, self.width);
-        for g in 0..self.vectors {
+    unsafe fn narrow<S: ByteSimd>(&self, w: [S::B; 8], n: usize, to: StridedMut) {
+        for g in 0..self.rounded.vectors {
             let [high, low] = &self.rounded.bytes[g];
             let both = [high.as_ptr(), low.as_ptr()];
             let sums = S::dot_two::<8, 8>(self.start::<S>(g), &w, 0, both);
-            self.put::<S>(g, sums, rows, to);
+            self.put::<S>(g, sums, n, to);
         }
     }
 
     /// Rows of two units, where codes of both fit into registers beside the sums.
     #[inline(always)]
-    unsafe fn two<S: ByteSimd>(&self, at: &[*const u8; MAX_LANES], rows: usize, to: StridedMut) {
-        let units = [unit_codes::<S>(at, 0, self.width), unit_codes::<S>(at, UNIT, self.width)];
-        for g in 0..self.vectors {
+    unsafe fn two<S: ByteSimd>(&self, rows: impl RowStarts, n: usize, to: StridedMut) {
+        let width = self.rounded.width;
+        let units = [unit_codes::<S>(rows, 0, width), unit_codes::<S>(rows, UNIT, width)];
+        for g in 0..self.rounded.vectors {
             let [high, low] = &self.rounded.bytes[g];
             let mut sums = self.start::<S>(g);
             for u in 0..2 {
                 let both = [high.as_ptr().add(u * UNIT), low.as_ptr().add(u * UNIT)];
                 sums = S::dot_two::<8, 8>(sums, &units[u], 0, both);
             }
-            self.put::<S>(g, sums, rows, to);
+            self.put::<S>(g, sums, n, to);
         }
     }
 
     /// Rows of two units and vectors that are folded: half of the products. They are whole numbers,
     /// so the sums are those of [`Self::two`].
     #[inline(always)]
-    unsafe fn folded<S: ByteSimd>(&self, at: &[*const u8; MAX_LANES], rows: usize, to: StridedMut) {
-        let first = unit_codes::<S>(at, 0, self.width);
-        let second = unit_codes::<S>(at, UNIT, self.width);
-        for g in 0..self.vectors {
+    unsafe fn folded<S: ByteSimd>(&self, rows: impl RowStarts, n: usize, to: StridedMut) {
+        let first = unit_codes::<S>(rows, 0, 2 * UNIT);
+        let second = unit_codes::<S>(rows, UNIT, 2 * UNIT);
+        for g in 0..self.rounded.vectors {
             let (mut w, is_second) = (first, &self.rounded.second[g]);
             for j in 0..8 {
                 w[j] = S::select(is_second[j], second[j], first[j]);
@@ -310,26 +355,27 @@ impl Part<'_> {
             let [high, low] = &self.rounded.bytes[g];
             let both = [high.as_ptr(), low.as_ptr()];
             let sums = S::dot_two::<8, 8>(self.start::<S>(g), &w, 0, both);
-            self.put::<S>(g, sums, rows, to);
+            self.put::<S>(g, sums, n, to);
         }
     }
 
     #[inline(always)]
-    unsafe fn wide<S: ByteSimd>(&self, at: &[*const u8; MAX_LANES], rows: usize, to: StridedMut) {
+    unsafe fn wide<S: ByteSimd>(&self, rows: impl RowStarts, n: usize, to: StridedMut) {
+        let vectors = self.rounded.vectors;
         let mut sums = [[S::zero_int(); 2]; VECTORS];
-        for g in 0..self.vectors {
+        for g in 0..vectors {
             sums[g] = self.start::<S>(g);
         }
-        for column in (0..self.width).step_by(UNIT) {
-            let w = unit_codes::<S>(at, column, self.width);
-            for g in 0..self.vectors {
+        for column in (0..self.rounded.width).step_by(UNIT) {
+            let w = unit_codes::<S>(rows, column, self.rounded.width);
+            for g in 0..vectors {
                 let [high, low] = &self.rounded.bytes[g];
                 let both = [high.as_ptr().add(column), low.as_ptr().add(column)];
                 sums[g] = S::dot_two::<8, 8>(sums[g], &w, 0, both);
             }
         }
-        for g in 0..self.vectors {
-            self.put::<S>(g, sums[g], rows, to);
+        for g in 0..vectors {
+            self.put::<S>(g, sums[g], n, to);
         }
     }
 
@@ -363,23 +409,11 @@ impl Part<'_> {
 /// Codes of LANES rows from `column` on, as [`ByteSimd::dot`] takes them; what is beyond `width`
 /// meets zeros.
 #[inline(always)]
-unsafe fn unit_codes<S: ByteSimd>(
-    at: &[*const u8; MAX_LANES],
-    column: usize,
-    width: usize,
-) -> [S::B; 8] {
-    let mut rows = *at;
-    for row in &mut rows {
-        *row = row.wrapping_add(column);
-    }
-    let [a, b, c, d] = sixteen::<S>(&rows, width - column);
+unsafe fn unit_codes<S: ByteSimd>(rows: impl RowStarts, column: usize, width: usize) -> [S::B; 8] {
+    let [a, b, c, d] = sixteen::<S>(rows, column, width);
     let mut w = [a, b, c, d, a, b, c, d];
     if width - column > 16 {
-        for row in &mut rows {
-            *row = row.wrapping_add(16);
-        }
-        let upper = sixteen::<S>(&rows, width - column - 16);
-        w[4..].copy_from_slice(&upper);
+        w[4..].copy_from_slice(&sixteen::<S>(rows, column + 16, width));
     }
     if S::BIASED {
         for j in 0..8 {
@@ -389,22 +423,21 @@ unsafe fn unit_codes<S: ByteSimd>(
     w
 }
 
-/// Sixteen codes of each row, of which there are `left`.
+/// Sixteen codes of each row from `column` on, as far as there are `width`.
 #[inline(always)]
-unsafe fn sixteen<S: ByteSimd>(rows: &[*const u8; MAX_LANES], left: usize) -> [S::B; 4] {
+unsafe fn sixteen<S: ByteSimd>(rows: impl RowStarts, column: usize, width: usize) -> [S::B; 4] {
+    let left = width - column;
     if left >= 16 {
-        return S::load_rows(rows);
+        return S::load_rows(rows, column);
     }
     // The last row of all may end where the buffer ends.
     let mut whole = [[0u8; 16]; MAX_LANES];
-    for (to, row) in whole.iter_mut().zip(rows).take(S::LANES) {
-        std::ptr::copy_nonoverlapping(*row, to.as_mut_ptr(), left);
+    let mut starts = [whole[0].as_ptr(); MAX_LANES];
+    for l in 0..S::LANES {
+        std::ptr::copy_nonoverlapping(rows.start(l).add(column), whole[l].as_mut_ptr(), left);
+        starts[l] = whole[l].as_ptr();
     }
-    let mut at = *rows;
-    for (at, row) in at.iter_mut().zip(&whole) {
-        *at = row.as_ptr();
-    }
-    S::load_rows(&at)
+    S::load_rows(&starts, 0)
 }
 
 #[cfg(test)]
@@ -449,6 +482,7 @@ mod tests {
                     isa.run_bytes(CodeDots {
                         q,
                         q_row: row,
+                        rounded: None,
                         all,
                         ids,
                         n,
@@ -514,6 +548,7 @@ mod tests {
                     isa.run_bytes(CodeDots {
                         q,
                         q_row,
+                        rounded: None,
                         all,
                         ids,
                         n,
@@ -538,6 +573,7 @@ mod tests {
             isa.run_bytes(CodeDots {
                 q: &q,
                 q_row: 16,
+                rounded: None,
                 all: &codes,
                 ids: None,
                 n: 1,

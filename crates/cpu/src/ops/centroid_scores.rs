@@ -9,7 +9,7 @@ use longview_ops::{
 
 use crate::backend::CpuBackend;
 use crate::indices::{ensure_at_most, ensure_below};
-use crate::kernels::codes::CodeDots;
+use crate::kernels::codes::{CodeDots, RoundVectors, Rounded};
 use crate::kernels::dots::{Dots, ListedDots};
 use crate::kernels::vector::{SoftmaxPool, SoftmaxTerms};
 use crate::queue::Queue;
@@ -166,7 +166,10 @@ impl Problem<'_> {
                 weights: weighted.then(|| &sizes[head * stride..][..stride]),
             };
             let query = HeadQuery { q: &q[head * group * row..][..group * row], row, dh };
-            landmarks.block_terms(isa, query, i % n_blocks, Terms { terms, parts });
+            let mut prepared = E::UNPREPARED;
+            E::prepare(isa, query, &mut prepared);
+            let to = Terms { terms, parts };
+            landmarks.block_terms(isa, (query, &prepared), i % n_blocks, to);
         });
         for parts in parts.chunks_exact_mut(n_blocks * group * 2) {
             to_factors(parts, group);
@@ -240,12 +243,40 @@ pub(crate) enum Picked<'a, E> {
 
 /// A number of a stored landmark.
 pub(crate) trait Landmark: bytemuck::Pod + Send + Sync {
-    /// Dot products of up to [`BLOCK`] rows with each query; `out` is `[group, BLOCK]`.
-    fn dots(isa: SupportedIsa, query: HeadQuery<'_>, rows: Picked<'_, Self>, out: &mut [f32]);
+    /// What products with many blocks of rows need of the queries, made once.
+    type Prepared;
+
+    /// Where [`Landmark::prepare`] writes to.
+    const UNPREPARED: Self::Prepared;
+
+    /// Prepares queries for [`Landmark::dots`].
+    fn prepare(isa: SupportedIsa, query: HeadQuery<'_>, to: &mut Self::Prepared);
+
+    /// Dot products of up to [`BLOCK`] rows with each query; `out` is `[group, BLOCK]`. `prepared`
+    /// is of the same query.
+    fn dots(
+        isa: SupportedIsa,
+        query: HeadQuery<'_>,
+        prepared: &Self::Prepared,
+        rows: Picked<'_, Self>,
+        out: &mut [f32],
+    );
 }
 
 impl<E: Elem> Landmark for E {
-    fn dots(isa: SupportedIsa, query: HeadQuery<'_>, rows: Picked<'_, Self>, out: &mut [f32]) {
+    type Prepared = ();
+
+    const UNPREPARED: () = ();
+
+    fn prepare(_: SupportedIsa, _: HeadQuery<'_>, (): &mut ()) {}
+
+    fn dots(
+        isa: SupportedIsa,
+        query: HeadQuery<'_>,
+        (): &(),
+        rows: Picked<'_, Self>,
+        out: &mut [f32],
+    ) {
         let (HeadQuery { q, row: q_row, dh: k }, out_row) = (query, BLOCK);
         match rows {
             Picked::Run(rows) => isa.run(Dots { q, q_row, rows, k, out, out_row }),
@@ -257,23 +288,45 @@ impl<E: Elem> Landmark for E {
     }
 }
 
+/// Queries rounded for products with codes; none where there are too many for it.
+pub(crate) struct RoundedQueries {
+    is_there: bool,
+    rounded: Rounded,
+}
+
 impl Landmark for i8 {
-    fn dots(isa: SupportedIsa, query: HeadQuery<'_>, rows: Picked<'_, Self>, out: &mut [f32]) {
+    type Prepared = RoundedQueries;
+
+    const UNPREPARED: RoundedQueries = RoundedQueries { is_there: false, rounded: Rounded::NONE };
+
+    fn prepare(isa: SupportedIsa, query: HeadQuery<'_>, to: &mut RoundedQueries) {
+        let HeadQuery { q, row: q_row, dh: k } = query;
+        to.is_there = isa.run_bytes(RoundVectors { q, q_row, k, to: &mut to.rounded });
+    }
+
+    fn dots(
+        isa: SupportedIsa,
+        query: HeadQuery<'_>,
+        prepared: &RoundedQueries,
+        rows: Picked<'_, Self>,
+        out: &mut [f32],
+    ) {
         let (HeadQuery { q, row: q_row, dh: k }, out_row) = (query, BLOCK);
+        let rounded = prepared.is_there.then_some(&prepared.rounded);
         let (all, ids, n, row) = match rows {
             Picked::Run(rows) => (rows, None, rows.len() / k, k),
             Picked::Listed { all, ids, n, row } => (all, Some(ids), n, row),
         };
-        isa.run_bytes(CodeDots { q, q_row, all, ids, n, row, k, out, out_row });
+        isa.run_bytes(CodeDots { q, q_row, rounded, all, ids, n, row, k, out, out_row });
     }
 }
 
 impl<E: Landmark> Landmarks<'_, E> {
-    /// Scores one block for each query.
+    /// Scores one block for each query, of which `prepared` was made.
     pub fn block_terms(
         &self,
         isa: SupportedIsa,
-        query: HeadQuery<'_>,
+        (query, prepared): (HeadQuery<'_>, &E::Prepared),
         block: usize,
         to: Terms<'_>,
     ) {
@@ -286,7 +339,7 @@ impl<E: Landmark> Landmarks<'_, E> {
             }
             None => Picked::Run(&self.all[first * k..last * k]),
         };
-        E::dots(isa, query, rows, terms);
+        E::dots(isa, query, prepared, rows, terms);
         for (x, part) in terms.chunks_exact_mut(BLOCK).zip(parts.chunks_exact_mut(2)) {
             let weights = self.weights.map(|weights| &weights[first..last]);
             let x = &mut x[..last - first];

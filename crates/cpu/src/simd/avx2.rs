@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::bytes::ByteSimd;
+use super::bytes::{ByteSimd, RowStarts};
 use super::{MAX_LANES, Simd};
 
 /// The set of most x86-64 processors since 2013.
@@ -197,12 +197,13 @@ impl ByteSimd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_rows(rows: &[*const u8; MAX_LANES]) -> [__m256i; 4] {
+    unsafe fn load_rows(rows: impl RowStarts, at: usize) -> [__m256i; 4] {
+        let row = |lane| rows.start(lane).add(at).cast();
         // Row 4 i + j in half i of register j; then the words of four rows change places.
         let mut words = [_mm256_setzero_si256(); 4];
         for j in 0..4 {
-            let word = _mm256_castsi128_si256(_mm_loadu_si128(rows[j].cast()));
-            let upper = _mm_loadu_si128(rows[4 + j].cast());
+            let word = _mm256_castsi128_si256(_mm_loadu_si128(row(j)));
+            let upper = _mm_loadu_si128(row(4 + j));
             words[j] = _mm256_inserti128_si256::<1>(word, upper);
         }
         let low = _mm256_unpacklo_epi32(words[0], words[1]);

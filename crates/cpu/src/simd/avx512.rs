@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::bytes::ByteSimd;
+use super::bytes::{ByteSimd, RowStarts};
 use super::pairs::PairSimd;
 use super::{MAX_LANES, Simd};
 
@@ -273,14 +273,15 @@ impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn load_rows(rows: &[*const u8; MAX_LANES]) -> [__m512i; 4] {
+    unsafe fn load_rows(rows: impl RowStarts, at: usize) -> [__m512i; 4] {
+        let row = |lane| rows.start(lane).add(at).cast();
         // Row 4 i + j in part i of register j; then the words of four rows change places.
         let mut words = [_mm512_setzero_si512(); 4];
         for j in 0..4 {
-            let mut word = _mm512_castsi128_si512(_mm_loadu_si128(rows[j].cast()));
-            word = _mm512_inserti32x4::<1>(word, _mm_loadu_si128(rows[4 + j].cast()));
-            word = _mm512_inserti32x4::<2>(word, _mm_loadu_si128(rows[8 + j].cast()));
-            words[j] = _mm512_inserti32x4::<3>(word, _mm_loadu_si128(rows[12 + j].cast()));
+            let mut word = _mm512_castsi128_si512(_mm_loadu_si128(row(j)));
+            word = _mm512_inserti32x4::<1>(word, _mm_loadu_si128(row(4 + j)));
+            word = _mm512_inserti32x4::<2>(word, _mm_loadu_si128(row(8 + j)));
+            words[j] = _mm512_inserti32x4::<3>(word, _mm_loadu_si128(row(12 + j)));
         }
         let low = _mm512_unpacklo_epi32(words[0], words[1]);
         let low_too = _mm512_unpacklo_epi32(words[2], words[3]);

@@ -2,6 +2,37 @@
 
 use super::{MAX_LANES, Simd};
 
+/// Where each of up to [`MAX_LANES`] rows of bytes begins.
+pub(crate) trait RowStarts: Copy {
+    /// Where row `lane` begins.
+    ///
+    /// # Safety
+    /// There is such a row.
+    unsafe fn start(self, lane: usize) -> *const u8;
+}
+
+/// Rows one behind the other.
+#[derive(Clone, Copy)]
+pub(crate) struct InTurn {
+    pub(crate) first: *const u8,
+    /// Bytes from one row to the next.
+    pub(crate) step: usize,
+}
+
+impl RowStarts for InTurn {
+    #[inline(always)]
+    unsafe fn start(self, lane: usize) -> *const u8 {
+        self.first.add(lane * self.step)
+    }
+}
+
+impl RowStarts for &[*const u8; MAX_LANES] {
+    #[inline(always)]
+    unsafe fn start(self, lane: usize) -> *const u8 {
+        *self.get_unchecked(lane)
+    }
+}
+
 /// Vectors of `4 * LANES` bytes and of `LANES` whole numbers beside those of f32.
 ///
 /// # Safety
@@ -21,13 +52,13 @@ pub(crate) trait ByteSimd: Simd {
     const TWO_ROWS: bool = false;
 
     unsafe fn load_bytes(p: *const u8) -> Self::B;
-    /// 16 bytes of each of the first `LANES` rows: lane l of register j has bytes `4 j..4 j + 4` of
-    /// row l.
+    /// 16 bytes of each of the first `LANES` rows, from byte `at` of them on: lane l of register j
+    /// has bytes `4 j..4 j + 4` of row l's.
     #[inline(always)]
-    unsafe fn load_rows(rows: &[*const u8; MAX_LANES]) -> [Self::B; 4] {
+    unsafe fn load_rows(rows: impl RowStarts, at: usize) -> [Self::B; 4] {
         let mut lanes = [[0u8; 4 * MAX_LANES]; 4];
-        for (l, row) in rows.iter().enumerate().take(Self::LANES) {
-            let bytes = row.cast::<[[u8; 4]; 4]>().read_unaligned();
+        for l in 0..Self::LANES {
+            let bytes = rows.start(l).add(at).cast::<[[u8; 4]; 4]>().read_unaligned();
             for (to, four) in lanes.iter_mut().zip(bytes) {
                 to[4 * l..4 * l + 4].copy_from_slice(&four);
             }
