@@ -202,13 +202,20 @@ mod tests {
                 found.map(|(_, value)| PathBuf::from(value))
             })
         };
-        let home = ("HOME", "/home/anna");
-        assert_eq!(path(&[home]), Some("/home/anna/.local/state/longview/history".into()));
-        let state = ("XDG_STATE_HOME", "/state");
-        assert_eq!(path(&[home, state]), Some("/state/longview/history".into()));
+        // What is absolute is the system's choice.
+        let root = if cfg!(windows) { "C:/" } else { "/" };
+        let below = |names: &str| format!("{root}{names}");
+        let (anna, others, own) = (below("home/anna"), below("state"), below("x"));
+        let home = ("HOME", anna.as_str());
+        let kept = below("home/anna/.local/state/longview/history");
+        assert_eq!(path(&[home]), Some(kept.into()));
+        let state = ("XDG_STATE_HOME", others.as_str());
+        assert_eq!(path(&[home, state]), Some(below("state/longview/history").into()));
         let relative = ("XDG_STATE_HOME", "state");
         assert_eq!(path(&[home, relative]), path(&[home]), "the standard wants absolute paths");
-        assert_eq!(path(&[home, (VARIABLE, "/x")]), Some("/x".into()));
+        let local = ("LOCALAPPDATA", others.as_str());
+        assert_eq!(path(&[local]), Some(below("state/longview/history").into()));
+        assert_eq!(path(&[home, (VARIABLE, &own)]), Some(own.as_str().into()));
         for off in ["", "0", "off"] {
             assert_eq!(path(&[home, (VARIABLE, off)]), None);
         }
