@@ -62,10 +62,11 @@ def python():
     return env / "bin"
 
 
-def build_peer(isa=None):
-    """llama.cpp as its own build makes it for this machine, or for one with `isa` alone."""
+def build_peer(isa=None, more=()):
+    """llama.cpp as its own build makes it for this machine, or for one with `isa` alone: the tools
+    of this script, and `more`."""
     folder, flags = PEERS[isa]
-    build, wanted = WORK / folder, TOOLS if isa is None else ["llama-bench"]
+    build, wanted = WORK / folder, [*(TOOLS if isa is None else ["llama-bench"]), *more]
     if all((build / "bin" / tool).exists() for tool in wanted):
         return
     tools = python()
