@@ -279,8 +279,9 @@ fn two_writers_of_one_target_do_not_meet() {
     let first = long_save(&folder, "doc.lvs");
     #[cfg(unix)]
     symlink("doc.lvs", folder.file("link.lvs")).unwrap();
-    for name in ["doc.lvs", if cfg!(unix) { "link.lvs" } else { "DOC.LVS" }] {
-        save(&folder, name, &[]).fails_with(&["another longview writes it now", "doc.lvs.part"]);
+    let same = if cfg!(unix) { ["link.lvs", "doc.lvs.part"] } else { ["DOC.LVS", "DOC.LVS.part"] };
+    for [name, part] in [["doc.lvs", "doc.lvs.part"], same] {
+        save(&folder, name, &[]).fails_with(&["another longview writes it now", part]);
     }
     Done::from(first.wait_with_output().unwrap()).ok();
     assert!(is_session(&folder.file("doc.lvs")));

@@ -92,7 +92,8 @@ pub(crate) async fn choose(wanted: Option<&str>) -> Result<wgpu::Adapter, StartE
     };
     let mut found = instance.enumerate_adapters(wgpu::Backends::PRIMARY).await;
     if found.is_empty() {
-        return Err(StartError::NoAdapter { reason: "the list is empty".into() });
+        let reason = format!("the list is empty, so none matches '{wanted}'");
+        return Err(StartError::NoAdapter { reason });
     }
     let names: Vec<String> = found.iter().map(|a| a.get_info().name).collect();
     let place = match wanted.parse::<usize>() {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::panic;
+use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::thread;
 
@@ -21,9 +21,15 @@ pub(super) fn main(words: impl Iterator<Item = OsString>) -> ExitCode {
     // The parent says what happened.
     panic::set_hook(Box::new(|_| {}));
     let worker = thread::Builder::new().stack_size(STACK_BYTES).spawn(work);
-    match worker.map(thread::JoinHandle::join) {
+    let Ok(worker) = worker else { return ExitCode::FAILURE };
+    match panic::catch_unwind(AssertUnwindSafe(|| worker.join())) {
         Ok(Ok(Ok(()))) => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+        Ok(_) => ExitCode::FAILURE,
+        // A thread without a result: Wine ends a thread whose stack is full, and not the process.
+        Err(_) => {
+            eprintln!("a thread has overflowed its stack");
+            ExitCode::FAILURE
+        }
     }
 }
 
