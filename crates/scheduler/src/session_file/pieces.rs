@@ -45,7 +45,7 @@ pub(super) struct Proofs<'a, C> {
 }
 
 enum Way<'a, C> {
-    Here(RefCell<(Hasher, Vec<u8>)>),
+    Here(Box<RefCell<(Hasher, Vec<u8>)>>),
     Beside { full: Sender<Piece<C>>, free: Receiver<Piece<C>>, refused: &'a OnceLock<C> },
 }
 
