@@ -9,6 +9,7 @@ use longview_ops::{OpError, OpResult};
 
 use crate::counters::Tally;
 use crate::lock::lock;
+use crate::pace::{Pace, Work};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::pipeline_file::PipelineFile;
 use crate::raw_buffer::RawBuffer;
@@ -35,6 +36,8 @@ pub(crate) struct Gpu {
     /// Whether work is cut into more pieces than it needs, so that the device is full.
     pub fills: bool,
     pub tally: Arc<Tally>,
+    /// Where submits are bounded by time.
+    pub pace: Option<Arc<Pace>>,
     #[cfg(not(target_arch = "wasm32"))]
     pub pipelines: Option<PipelineFile>,
     /// Pipelines that had been compiled when they were last kept.
@@ -52,6 +55,8 @@ pub(crate) struct Gpu {
 
 /// A compiled variant.
 pub(crate) struct Kernel {
+    /// Its number, by which its work is measured.
+    pub work: Work,
     /// How often it was launched.
     launches: AtomicU64,
     pub pipeline: wgpu::ComputePipeline,
@@ -98,6 +103,7 @@ impl Gpu {
             level,
             fills: true,
             tally: Arc::default(),
+            pace: None,
             #[cfg(not(target_arch = "wasm32"))]
             pipelines: None,
             #[cfg(not(target_arch = "wasm32"))]
@@ -291,7 +297,8 @@ impl Gpu {
             },
             cache: self.pipeline_cache(),
         });
-        Kernel { launches: AtomicU64::new(0), pipeline, layout }
+        let work = self.next_id.fetch_add(1, Ordering::Relaxed);
+        Kernel { work, launches: AtomicU64::new(0), pipeline, layout }
     }
 
     /// What was compiled at an earlier start.

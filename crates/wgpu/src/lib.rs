@@ -31,6 +31,7 @@ mod memory;
 mod open;
 mod ops;
 mod options;
+mod pace;
 #[cfg(not(target_arch = "wasm32"))]
 mod pipeline_file;
 mod quantised;

@@ -15,6 +15,7 @@ use crate::gpu::Gpu;
 use crate::kernel_list::KernelList;
 use crate::memory;
 use crate::options::WgpuOptions;
+use crate::pace::Pace;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::pipeline_file::PipelineFile;
 use crate::recorder::Recorder;
@@ -106,6 +107,10 @@ impl WgpuBackend {
             // A device of its own for each try: a kernel that fails may take the device with it.
             let (device, queue) = adapter::open(&adapter, options).await?;
             let mut gpu = Gpu::new(device, queue, info.clone(), level);
+            gpu.pace = options.submit_limit.map(|limit| {
+                let start = Instant::now();
+                Arc::new(Pace::new(limit, move || start.elapsed()))
+            });
             gpu.fills = !(options.spares_software && gpu.is_software());
             #[cfg(not(target_arch = "wasm32"))]
             if let Some(folder) = options.pipeline_folder.as_deref() {

@@ -19,6 +19,10 @@ pub struct WgpuOptions {
     /// Most bytes of a buffer that a kernel sees, where that is to be less than the limits above
     /// allow: for tests. `None` takes what they allow.
     pub max_binding_bytes: Option<u64>,
+    /// The longest time that one submit should take, so that a window on the same device can draw
+    /// between two of them; a dispatch that takes longer is submitted by itself. `None` bounds
+    /// submits by counts and bytes alone.
+    pub submit_limit: Option<std::time::Duration>,
     /// Where compiled pipelines are kept from one start to the next, for drivers that do not keep
     /// them themselves; `None` keeps none. Made where it is missing, for this user alone.
     pub pipeline_folder: Option<std::path::PathBuf>,

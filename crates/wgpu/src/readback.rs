@@ -84,7 +84,9 @@ pub(crate) async fn map(gpu: &Gpu, buffer: &wgpu::Buffer, size: u64) -> OpResult
     Tally::add(&gpu.tally.bytes_down, size);
     if cfg!(not(target_arch = "wasm32")) {
         // An error shows in the mapping too, with the device's own words in `check`.
+        gpu.pace.iter().for_each(|pace| pace.wait(true));
         let _ = gpu.device.poll(wgpu::PollType::wait_indefinitely());
+        gpu.pace.iter().for_each(|pace| pace.wait(false));
     }
     let result = Mapped(state).await;
     gpu.save_new_pipelines();

@@ -11,6 +11,7 @@ use wgpu::util::StagingBelt;
 use crate::bindings::{Bindings, MAX_BINDINGS};
 use crate::counters::Tally;
 use crate::gpu::{Gpu, Kernel, PARAMS_SIZE};
+use crate::pace::{COPIES, COPY_BYTES, Draft, Work};
 use crate::raw_buffer::RawBuffer;
 use crate::shader::Variant;
 
@@ -42,6 +43,8 @@ pub(crate) struct Recorder {
     params: Vec<u8>,
     uploads: Vec<u8>,
     n_dispatches: usize,
+    /// The work of these, where submits are bounded by time.
+    draft: Draft,
     param_buffer: wgpu::Buffer,
     param_stride: usize,
     belt: StagingBelt,
@@ -67,6 +70,7 @@ impl Recorder {
             params: Vec::with_capacity(param_stride * FLUSH_AFTER),
             uploads: Vec::new(),
             n_dispatches: 0,
+            draft: Draft::default(),
             param_buffer,
             param_stride,
             belt: StagingBelt::new(gpu.device.clone(), STAGING_CHUNK),
@@ -79,13 +83,31 @@ impl Recorder {
         let Dispatch { variant, bindings, params, grid } = *dispatch;
         let kernel = gpu.kernel(variant, bindings.writes());
         let group = self.group(gpu, &kernel, bindings);
+        let (work, units) = (kernel.work, grid.iter().map(|n| u64::from(*n)).product());
+        self.make_room(gpu, work, units)?;
         let at = self.params.len();
         self.params.extend_from_slice(params);
         self.params.resize(at + self.param_stride, 0);
         self.commands.push(Command::Dispatch { kernel, group, params: at as u32, grid });
         self.n_dispatches += 1;
         Tally::add(&gpu.tally.dispatches, 1);
-        if self.n_dispatches == FLUSH_AFTER { self.submit(gpu) } else { Ok(()) }
+        if self.ends(gpu, work, units) || self.n_dispatches == FLUSH_AFTER {
+            return self.submit(gpu);
+        }
+        Ok(())
+    }
+
+    /// Submits what gathered, where this much more would take too long.
+    fn make_room(&mut self, gpu: &Gpu, work: Work, units: u64) -> OpResult<()> {
+        match &gpu.pace {
+            Some(pace) if pace.is_full(&self.draft, work, units) => self.submit(gpu),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds to the time of the submit. Whether it ends here.
+    fn ends(&mut self, gpu: &Gpu, work: Work, units: u64) -> bool {
+        gpu.pace.as_ref().is_some_and(|pace| pace.add(&mut self.draft, work, units))
     }
 
     /// Bytes of the host into a buffer; offset and length are multiples of 4.
@@ -96,11 +118,16 @@ impl Recorder {
         dst_offset: u64,
         bytes: &[u8],
     ) -> OpResult<()> {
+        let units = bytes.len().div_ceil(COPY_BYTES) as u64;
+        self.make_room(gpu, COPIES, units)?;
         let at = self.uploads.len() as u64;
         self.uploads.extend_from_slice(bytes);
         let (dst, len) = (dst.buffer.clone(), bytes.len() as u64);
         self.commands.push(Command::Upload { at, len, dst, dst_offset });
-        if self.uploads.len() >= FLUSH_BYTES { self.submit(gpu) } else { Ok(()) }
+        if self.ends(gpu, COPIES, units) || self.uploads.len() >= FLUSH_BYTES {
+            return self.submit(gpu);
+        }
+        Ok(())
     }
 
     /// Device to device; offsets and length are multiples of 4.
@@ -153,6 +180,11 @@ impl Recorder {
         self.n_dispatches = 0;
         self.belt.finish_and_recall_on_submit(&encoder);
         gpu.queue.submit([encoder.finish()]);
+        if let Some(pace) = &gpu.pace {
+            let number = pace.submitted(std::mem::take(&mut self.draft));
+            let pace = Arc::clone(pace);
+            gpu.queue.on_submitted_work_done(move || pace.done(number));
+        }
         gpu.check()
     }
 

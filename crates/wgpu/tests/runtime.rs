@@ -1,10 +1,13 @@
 //! The runtime below the ops: copies at any place, their order among the ops, the limits, the loss
 //! of the device; and what the parity corpus, which aligns nothing, does not reach.
 
+use std::time::Duration;
+
 use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
 use longview_ops::corpus::{LinearCase, cases_of};
+use longview_ops::parity::{self, ParitySummary};
 use longview_ops::*;
-use longview_wgpu::{WgpuBackend, WgpuBuffer};
+use longview_wgpu::{WgpuBackend, WgpuBuffer, WgpuOptions};
 use pollster::block_on;
 
 use crate::common;
@@ -344,4 +347,38 @@ fn wide_tiles_give_the_same() {
         })
     });
     common::check(common::with_views_at(0, cases.collect()));
+}
+
+/// However submits are cut, the order of the work is the same, and so are the results.
+#[test]
+fn submits_that_are_bounded_by_time_compute_the_same() {
+    let bounded = |limit| WgpuOptions { submit_limit: Some(limit), ..WgpuOptions::default() };
+    let Some(free) = common::device() else { return };
+    let device = |limit| common::device_with(&bounded(limit)).expect("the one above");
+    let (long, short) = (device(Duration::from_secs(100)), device(Duration::from_nanos(1)));
+    let run = |backend: &WgpuBackend| {
+        // Steps that follow each other, no more than a queue gathers. Whoever waited for them once
+        // knows how long they take.
+        let mut submits = 0;
+        let mut row = floats(backend, &[1.0; 64]);
+        let up = floats(backend, &[0.75; 64]);
+        for _ in 0..2 {
+            let before = backend.counters().device;
+            for _ in 0..200 {
+                let mut out = backend.alloc(DType::F32, 64, "test").unwrap();
+                let (gate, up, to) = (View::all(&row), View::all(&up), ViewMut::all(&mut out));
+                let p = SiluMulParams { n: 64 };
+                backend.silu_mul(SiluMul { p, gate, up, out: to }).unwrap();
+                row = out;
+            }
+            floats_of(backend, &row);
+            submits = backend.counters().device.since(before).submits;
+        }
+        (floats_of(backend, &row), submits)
+    };
+    let ((values, n_free), (same, n_long), (cut, n_short)) = (run(&free), run(&long), run(&short));
+    assert!(values == same && values == cut);
+    let sum = ParitySummary::of(&parity::run_parity(&short, Some(Op::RmsNorm)));
+    assert!(sum.passed > 0 && sum.failed == 0, "{sum:?}");
+    assert_eq!((n_free, n_long, n_short), (1, 1, 200), "the last one with the copy that is read");
 }

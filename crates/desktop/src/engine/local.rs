@@ -36,6 +36,9 @@ const LEAST_CONTEXT: usize = 4096;
 const SERVED_CONTEXTS: [usize; 3] = [32_768, 16_384, 8192];
 /// Tokens of a document that are read at a time: a pause or a stop is heard after each chunk.
 const CHUNK: usize = 256;
+/// How long one submit to a device of WGSL takes at most: the window draws between two of them, and
+/// has a frame every 16 ms.
+const SUBMIT_LIMIT: Duration = Duration::from_millis(12);
 /// Tokens of an answer at most. The embedded model's are one sentence.
 const MOST_TOKENS: [usize; 2] = [512, 48];
 /// No tokenizer makes fewer tokens than one of so many bytes of a text, so that one far too long is
@@ -71,6 +74,7 @@ pub fn engines(options: LocalOptions) -> Engines {
             // A device that is there and cannot be used is told by `longview doctor`.
             let mut devices = DeviceOptions::default();
             devices.cpu.threads = threads(longview_cpu::physical_cores());
+            devices.wgpu.submit_limit = Some(SUBMIT_LIMIT);
             let device = Device::open(setup.device, &devices, &mut |_| {});
             let device = device.map_err(|error| failure(FailureKind::NoDevice, &error))?;
             let title = device.title();

@@ -102,7 +102,7 @@ fn button(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
         if ui.add(stop).on_hover_text("Escape").clicked() {
             actions.push(Action::StopAnswer);
         }
-    } else if ui.add_enabled(may_ask && has_text, widgets::primary(ui, strings::ASK)).clicked() {
+    } else if widgets::suggested(ui, may_ask && has_text, strings::ASK).clicked() {
         actions.push(Action::Ask);
     }
 }

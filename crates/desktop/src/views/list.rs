@@ -275,7 +275,7 @@ fn footer(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             (ThemePreference::Light, strings::THEME_LIGHT),
             (ThemePreference::Dark, strings::THEME_DARK),
         ] {
-            let name = RichText::new(name).text_style(TextStyle::Small);
+            let name = widgets::choice(ui, name).text_style(TextStyle::Small);
             if ui.add(Button::selectable(state.settings.theme() == theme, name)).clicked() {
                 actions.push(Action::Theme(theme));
             }

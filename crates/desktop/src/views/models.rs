@@ -36,7 +36,8 @@ fn field(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     let label = widgets::group(ui, strings::MODEL_NAME);
     let mut looks = false;
     ui.horizontal(|ui| {
-        let width = ui.available_width() - BUTTON - ui.spacing().item_spacing.x;
+        // Its end is where the buttons of the list below end, beside the bar.
+        let width = ui.available_width() - GAP - BUTTON - ui.spacing().item_spacing.x;
         let edit = TextEdit::singleline(&mut state.models.wanted);
         let edit = edit.hint_text(strings::MODEL_HINT).margin(Margin::symmetric(12, 10));
         let response = ui.add_sized([width, CONTROL + TIGHT], edit);
@@ -100,8 +101,7 @@ fn offered(
     ui.add_space(GAP);
     let begin = |ui: &mut Ui, actions: &mut Vec<Action>| {
         let name = if offer.present > 0 { strings::GO_ON } else { strings::DOWNLOAD };
-        let button = widgets::primary(ui, name);
-        if ui.add_enabled(offer.needs.is_ok(), button).clicked() {
+        if widgets::suggested(ui, offer.needs.is_ok(), name).clicked() {
             actions.push(Action::Pull);
         }
     };

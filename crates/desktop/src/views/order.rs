@@ -31,7 +31,7 @@ pub fn show(ui: &mut Ui, purpose: Purpose, pieces: &mut Vec<Piece>, actions: &mu
     ui.horizontal_wrapped(|ui| {
         let name = if is_new { strings::OPEN_AS_ONE } else { strings::ADD };
         let can = !pieces.is_empty();
-        if ui.add_enabled(can, widgets::primary(ui, name)).clicked() {
+        if widgets::suggested(ui, can, name).clicked() {
             actions.push(Action::OpenAsOne(purpose, std::mem::take(pieces)));
             actions.push(Action::ShowDialog(None));
         }

@@ -90,8 +90,7 @@ fn planned(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mut
     }
     ui.add_space(GAP);
     let is_ready = matches!(engine, EngineState::Ready(_)) && plan.short_of.is_none();
-    let read = widgets::primary(ui, strings::READ);
-    if ui.add_enabled(is_ready, read).on_hover_text("Ctrl R").clicked() {
+    if widgets::suggested(ui, is_ready, strings::READ).on_hover_text("Ctrl R").clicked() {
         actions.push(Action::Read);
     }
 }

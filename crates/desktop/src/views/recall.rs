@@ -92,7 +92,7 @@ fn pick(ui: &mut Ui, name: &str, chosen: &mut usize, n: usize) {
     let combo = ComboBox::from_id_salt(name).width(64.0).selected_text(chosen.to_string());
     let response = combo.show_ui(ui, |ui| {
         for i in 0..n {
-            ui.selectable_value(chosen, i, i.to_string());
+            ui.selectable_value(chosen, i, super::widgets::choice(ui, &i.to_string()));
         }
     });
     response.response.labelled_by(label.id);

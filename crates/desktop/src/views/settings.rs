@@ -56,6 +56,7 @@ fn device(ui: &mut Ui, settings: &mut Settings) {
     let combo = ComboBox::from_id_salt("device").width(240.0);
     let combo = combo.selected_text(strings::DEVICE_NAMES[chosen]).show_ui(ui, |ui| {
         for ((name, _), shown) in DEVICES.iter().zip(strings::DEVICE_NAMES) {
+            let shown = widgets::choice(ui, shown);
             ui.selectable_value(&mut settings.device, (*name).to_owned(), shown);
         }
     });
@@ -68,8 +69,9 @@ fn advanced(ui: &mut Ui, settings: &mut Settings) {
     let combo = ComboBox::from_id_salt("policy").width(240.0);
     let combo = combo.selected_text(settings.policy.clone()).show_ui(ui, |ui| {
         for preset in POLICIES {
+            let shown = widgets::choice(ui, preset.name());
             let response =
-                ui.selectable_value(&mut settings.policy, preset.name().to_owned(), preset.name());
+                ui.selectable_value(&mut settings.policy, preset.name().to_owned(), shown);
             response.on_hover_text(preset.info().budget);
         }
     });

@@ -10,12 +10,31 @@ use crate::state::Action;
 use crate::strings;
 use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT, WIDE};
 
+/// Width of the suggested action at least.
+const SUGGESTED: f32 = 88.0;
+
 /// The one suggested action in sight.
 pub fn primary(ui: &Ui, text: &str) -> Button<'static> {
     let palette = theme::palette(ui.visuals());
     let text = RichText::new(text).color(palette.on_accent);
     let button = Button::new(middle(text)).fill(palette.accent).stroke(Stroke::NONE);
-    button.min_size(Vec2::new(88.0, CONTROL + TIGHT))
+    button.min_size(Vec2::new(SUGGESTED, CONTROL + TIGHT))
+}
+
+/// The suggested action, where it may not be possible now. Text on a pale accent cannot be read, so
+/// it looks like any other action then.
+pub fn suggested(ui: &mut Ui, can: bool, text: &str) -> Response {
+    let button = if can { primary(ui, text) } else { plain(text) };
+    ui.add_enabled(can, button)
+}
+
+fn plain(text: &str) -> Button<'static> {
+    secondary(text).min_size(Vec2::new(SUGGESTED, CONTROL + TIGHT))
+}
+
+/// One of several choices. Text in the accent could hardly be read on what marks the chosen one.
+pub fn choice(ui: &Ui, text: &str) -> RichText {
+    RichText::new(text).color(theme::palette(ui.visuals()).text)
 }
 
 /// An action beside it.
@@ -188,7 +207,7 @@ pub fn title(ui: &mut Ui, text: &str, actions: &mut Vec<Action>) {
 
 /// What ends a question; whether the first was clicked.
 pub fn buttons(ui: &mut Ui, yes: &str, can: bool, actions: &mut Vec<Action>) -> bool {
-    let yes = primary(ui, yes);
+    let yes = if can { primary(ui, yes) } else { plain(yes) };
     answers(ui, yes, can, actions)
 }
 

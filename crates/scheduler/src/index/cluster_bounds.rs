@@ -14,7 +14,7 @@ use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpResult, View, ViewMut};
 
 use super::cluster_parts::{ClusterParts, Coded};
-use super::halfway::halfway_bounds;
+use super::halfway::all_bounds;
 use super::layer_index::{HeadIndex, LayerIndex};
 
 /// Clusters that a window of decoded tokens becomes, and more.
@@ -79,12 +79,12 @@ impl<B: Backend> ClusterBounds<B> {
             self.unchanged[h] = self.unchanged[h].min(n);
             self.staging.clear();
             let all: &[i8] = bytemuck::cast_slice(&head_tokens.centroids);
-            for cluster in before..n {
+            let codes = |cluster: usize| {
                 let first = own.starts[cluster] as usize - first_row;
-                let rows = first..first + own.sizes[cluster] as usize;
-                let codes = &all[rows.start * self.rank..rows.end * self.rank];
-                halfway_bounds(codes, &mut self.sums, &mut self.staging);
-            }
+                &all[first * self.rank..(first + own.sizes[cluster] as usize) * self.rank]
+            };
+            let codes = (before..n).map(codes);
+            all_bounds(backend, codes, &mut self.sums, &mut self.staging);
             let (at, width) = (h * self.capacity + before, 2 * self.rank);
             let to = ViewMut::part(&mut self.bounds, at * width, (n - before) * width);
             backend.write(to, bytemuck::cast_slice(&self.staging))?;

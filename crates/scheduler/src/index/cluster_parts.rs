@@ -9,7 +9,7 @@ use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, OpResult, View, ViewMut};
 
 use super::cluster_groups::PART_CLUSTERS;
-use super::halfway::halfway_bounds;
+use super::halfway::all_bounds;
 use super::layer_index::LayerIndex;
 
 /// The parts of one layer's clusters.
@@ -90,14 +90,18 @@ impl<B: Backend> ClusterParts<B> {
             let next = groups.partition_point(|start| *start as usize <= first);
             let limit = groups.get(next).map_or(coded.n, |start| coded.n.min(*start as usize));
             let end = limit.min(first + PART_CLUSTERS);
-            let rows = own.starts[first] as usize - coded.first_row
-                ..(own.starts[end - 1] + own.sizes[end - 1]) as usize - coded.first_row;
             parts.starts.push(first as u32);
             parts.sizes.push((end - first) as u32);
-            let codes = &codes[rows.start * self.rank..rows.end * self.rank];
-            halfway_bounds(codes, &mut self.sums, &mut parts.bounds);
             first = end;
         }
+        let new = parts.starts[before..].iter().zip(&parts.sizes[before..]);
+        let codes = new.map(|(start, size)| {
+            let (first, last) = (*start as usize, (start + size) as usize - 1);
+            let rows = own.starts[first] as usize - coded.first_row
+                ..(own.starts[last] + own.sizes[last]) as usize - coded.first_row;
+            &codes[rows.start * self.rank..rows.end * self.rank]
+        });
+        all_bounds(backend, codes, &mut self.sums, &mut parts.bounds);
         assert!(parts.starts.len() <= self.capacity, "more parts than there is room for");
         self.upload(backend, h, before)
     }

@@ -16,6 +16,7 @@ use super::cluster_groups::{ClusterGroups, Members};
 use super::kmeans_job::HeadClusters;
 use super::records::{ClustersRecord, IndexRecord};
 use crate::layout::KvShape;
+use crate::store::{together, touch, touch_room};
 
 /// The clusters of one KV head, in the order of their rows in the host store.
 #[derive(Clone, Debug, Default)]
@@ -294,6 +295,7 @@ impl<B: Backend> LayerIndex<B> {
         if !is_alike || !record.heads.iter().all(fits) {
             return Ok(false);
         }
+        self.expect(backend, &record);
         for (h, new) in record.heads.iter().enumerate() {
             let head = &mut Arc::make_mut(&mut self.heads)[h];
             let mut row = first_row as u32;
@@ -316,6 +318,31 @@ impl<B: Backend> LayerIndex<B> {
         self.batches.extend(record.batches);
         self.make_groups(backend)?;
         Ok(true)
+    }
+
+    /// Gets memory for what a record has, with all threads of the backend.
+    fn expect(&mut self, backend: &B, record: &IndexRecord) {
+        let (row_bytes, capacity) = (self.row_bytes(), self.capacity);
+        let n_units: Vec<usize> = record.heads.iter().map(|head| head.sizes.len()).collect();
+        let mut tasks = Vec::new();
+        for (head, new) in Arc::make_mut(&mut self.heads).iter_mut().zip(&record.heads) {
+            let n = new.sizes.len();
+            touch_room(&mut head.starts, n, &mut tasks);
+            touch_room(&mut head.sizes, n, &mut tasks);
+            touch_room(&mut head.radius, new.radius.len(), &mut tasks);
+            touch_room(&mut head.centroids, new.centroids.len(), &mut tasks);
+            touch_room(&mut head.pairs, new.pairs.len(), &mut tasks);
+        }
+        let pairs = self.pairs.as_mut().map(|pairs| (pairs, 2 * row_bytes));
+        let buffers =
+            [(&mut self.centroids, row_bytes), (&mut self.sizes, 4), (&mut self.starts, 4)];
+        for (buffer, unit_bytes) in buffers.into_iter().chain(pairs) {
+            // Where kernels read memory of the host; that of a device is not written by threads.
+            let Some(all) = backend.host_bytes_mut(buffer) else { continue };
+            let heads = all.chunks_mut((capacity * unit_bytes).max(1)).zip(&n_units);
+            heads.for_each(|(head, n)| touch(&mut head[..n * unit_bytes], &mut tasks));
+        }
+        together(backend, tasks);
     }
 
     /// Groups the clusters of all batches.

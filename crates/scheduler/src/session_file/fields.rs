@@ -112,6 +112,12 @@ pub(crate) trait Fields {
         Ok(bytes)
     }
 
+    /// Takes `n` bytes, behind those of `out`.
+    fn append(&mut self, n: usize, out: &mut Vec<u8>) -> Result<(), SessionFileError> {
+        out.append(&mut self.bytes(n)?);
+        Ok(())
+    }
+
     /// Takes `n` numbers of `N` bytes.
     fn list<const N: usize, T>(
         &mut self,
@@ -162,6 +168,16 @@ impl SliceFields<'_> {
     }
 }
 
+impl<'a> SliceFields<'a> {
+    /// The next `n` bytes.
+    fn part(&mut self, n: usize) -> Result<&'a [u8], SessionFileError> {
+        let ends = SessionFileError::Inconsistent("it ends within a list");
+        let (now, rest) = self.0.split_at_checked(n).ok_or(ends)?;
+        self.0 = rest;
+        Ok(now)
+    }
+}
+
 impl Fields for SliceFields<'_> {
     fn left(&self) -> u64 {
         self.0.len() as u64
@@ -173,6 +189,22 @@ impl Fields for SliceFields<'_> {
         out.copy_from_slice(now);
         self.0 = rest;
         Ok(())
+    }
+
+    fn append(&mut self, n: usize, out: &mut Vec<u8>) -> Result<(), SessionFileError> {
+        out.extend_from_slice(self.part(n)?);
+        Ok(())
+    }
+
+    /// All at once: number by number, each asks whether there is one more.
+    fn list<const N: usize, T>(
+        &mut self,
+        n: usize,
+        from: impl Fn([u8; N]) -> T,
+    ) -> Result<Vec<T>, SessionFileError> {
+        let bytes = self.part(n.saturating_mul(N))?;
+        let (numbers, _) = bytes.as_chunks::<N>();
+        Ok(numbers.iter().map(|bytes| from(*bytes)).collect())
     }
 }
 

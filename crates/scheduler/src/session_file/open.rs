@@ -7,10 +7,10 @@ use longview_core::{DType, HeadId, LayerId, encode_f32_into, kv8};
 use longview_ops::Backend;
 
 use super::directory::{Entry, Kind, covers};
-use super::fields::{Fields, SliceFields};
+use super::fields::Fields;
 use super::file::{Reading, SessionReader};
 use super::header::{Q8_CODE, dtype_code};
-use super::record_file::RecordFile;
+use super::record_file::{Proofs, RecordFile};
 use super::records::{Dimensions, read_state};
 use super::v1::Stream;
 use crate::error::{SchedulerError, SessionFileError};
@@ -54,15 +54,20 @@ pub async fn restore_sequence<B: Backend>(
     let was_read = header.prefill;
     let mut restored = Restored::new(backend, shape, policy, options, n_tokens, is_same)?;
     restored.stop_with(&file.stop);
-    for layer in restored.shape().layers() {
-        restored.check_stop()?;
-        match &mut file.reading {
-            Reading::Stream(file) => stream_layer(file, layer, &dim, &mut restored)?,
-            Reading::Records(file) => record_layer(file, layer, &dim, is_same, &mut restored)?,
+    match &mut file.reading {
+        Reading::Stream(file) => {
+            for layer in restored.shape().layers() {
+                restored.check_stop()?;
+                stream_layer(file, layer, &dim, &mut restored)?;
+            }
+            file.end()?;
         }
-    }
-    if let Reading::Stream(file) = &mut file.reading {
-        file.end()?;
+        Reading::Records(file) => file.proved(|proofs| {
+            restored.shape().layers().try_for_each(|layer| {
+                restored.check_stop()?;
+                record_layer((file, proofs), layer, &dim, is_same, &mut restored)
+            })
+        })?,
     }
     restored.set_read(was_read);
     restored.finish().await
@@ -97,36 +102,39 @@ fn stream_layer<B: Backend>(
     restored.set_layer(layer, file.layer(dim)?)
 }
 
+/// A file, and the proofs of what is read of it.
+pub(super) type Source<'a, 'b> = (&'a RecordFile<'b>, &'a Proofs<'a>);
+
 fn record_layer<B: Backend>(
-    file: &RecordFile<'_>,
+    source @ (file, proofs): Source<'_, '_>,
     layer: LayerId,
     dim: &Dimensions,
     is_same: bool,
     restored: &mut Restored<B>,
 ) -> Result<(), SchedulerError> {
-    let places = read_places(file, layer)?;
+    let places = read_places(source, layer)?;
     if !covers(file.directory.of(Kind::Rows, Some(layer)), dim.n_tokens) {
         return Err(SessionFileError::Inconsistent("rows of a layer").into());
     }
+    restored.store_mut().expect_rows(layer, dim.n_tokens);
     for kind in [Kind::Rows, Kind::ExactRows] {
         for entry in file.directory.of(kind, Some(layer)) {
-            read_rows(file, entry, restored)?;
+            read_rows(source, entry, restored)?;
         }
     }
     restored.set_places(layer, &places);
     let entry = file.directory.only(Kind::Recorded, Some(layer))?;
     let missing = SessionFileError::Inconsistent("what was recorded of queries");
-    let bytes = file.record(entry.ok_or(missing)?)?;
-    let mut fields = SliceFields(&bytes);
-    let recorded = RecordedRecord::read(&mut fields, dim)?;
-    fields.end()?;
-    let state = if is_same { read_layer_state(file, layer, dim)? } else { LayerStateRecord::Plain };
+    let entry = entry.ok_or(missing)?;
+    let recorded = file.parsed(proofs, entry, |fields| RecordedRecord::read(fields, dim))?;
+    let state =
+        if is_same { read_layer_state(source, layer, dim)? } else { LayerStateRecord::Plain };
     restored.set_layer(layer, LayerRecord { recorded, state })
 }
 
 /// Which token each row of a layer is.
 pub(super) fn read_places(
-    file: &RecordFile<'_>,
+    (file, proofs): Source<'_, '_>,
     layer: LayerId,
 ) -> Result<PlacesRecord, SessionFileError> {
     const PLACES: &str = "the order of rows";
@@ -138,12 +146,13 @@ pub(super) fn read_places(
     let mut positions = vec![Vec::new(); file.header.n_kv_heads];
     for entry in entries() {
         let stored = stored_rows(file, entry, 4)?;
-        let bytes = file.record(entry)?;
-        let mut fields = SliceFields(&bytes);
-        for head in &mut positions {
-            let tokens = fields.u32s(stored)?;
-            head.extend_from_slice(&tokens[..entry.key.span.len()]);
-        }
+        file.parsed(proofs, entry, |fields| {
+            for head in &mut positions {
+                let tokens = fields.u32s(stored)?;
+                head.extend_from_slice(&tokens[..entry.key.span.len()]);
+            }
+            Ok(())
+        })?;
     }
     let places = PlacesRecord { permuted_to, positions };
     places.check()?;
@@ -176,7 +185,7 @@ enum Way {
 }
 
 fn read_rows<B: Backend>(
-    file: &RecordFile<'_>,
+    (file, proofs): Source<'_, '_>,
     entry: &Entry,
     restored: &mut Restored<B>,
 ) -> Result<(), SessionFileError> {
@@ -193,7 +202,7 @@ fn read_rows<B: Backend>(
     let (stored, span) = (stored_rows(file, entry, row_bytes)?, &entry.key.span);
     let layer = entry.key.layer.filter(|_| span.end <= file.header.n_tokens);
     let layer = layer.ok_or(SessionFileError::Inconsistent("rows of a layer"))?;
-    file.pieces(entry, row_bytes, |at, bytes| {
+    file.pieces(proofs, entry, row_bytes, |at, bytes| {
         for (head, rows, bytes) in runs((at / row_bytes as u64) as usize, bytes, row_bytes, stored)
         {
             let used = rows.start..rows.end.min(span.len());
@@ -252,26 +261,23 @@ fn widened(codes: &[u8], head_dim: usize, dtype: DType) -> Vec<u8> {
 }
 
 fn read_layer_state(
-    file: &RecordFile<'_>,
+    source @ (file, proofs): Source<'_, '_>,
     layer: LayerId,
     dim: &Dimensions,
 ) -> Result<LayerStateRecord, SessionFileError> {
     let entry = file.directory.only(Kind::State, Some(layer))?.expect("has_all_indexes");
-    let bytes = file.record(entry)?;
-    let mut fields = SliceFields(&bytes);
-    let mut state = read_state(&mut fields, dim)?;
-    fields.end()?;
+    let mut state = file.parsed(proofs, entry, |fields| read_state(fields, dim))?;
     if let LayerStateRecord::Recall(recall) = &mut state {
-        read_index(file, Kind::Index, layer, dim, &mut recall.index)?;
+        read_index(source, Kind::Index, layer, dim, &mut recall.index)?;
         if let Some(tokens) = &mut recall.tokens {
-            read_index(file, Kind::TokenIndex, layer, dim, tokens)?;
+            read_index(source, Kind::TokenIndex, layer, dim, tokens)?;
         }
     }
     Ok(state)
 }
 
 fn read_index(
-    file: &RecordFile<'_>,
+    (file, proofs): Source<'_, '_>,
     kind: Kind,
     layer: LayerId,
     dim: &Dimensions,
@@ -284,10 +290,7 @@ fn read_index(
             return Err(SessionFileError::Inconsistent("the type of an index"));
         }
         index.is_coded = is_coded;
-        let bytes = file.record(entry)?;
-        let mut fields = SliceFields(&bytes);
-        index.read_batches(&mut fields, dim)?;
-        fields.end()?;
+        file.parsed(proofs, entry, |fields| index.read_batches(fields, dim))?;
         let span = &entry.key.span;
         let last = index.batches.last().map_or(0, |(end, _)| *end);
         if span.start != end || span.is_empty() || span.end != last {

@@ -13,8 +13,9 @@ use longview_core::RangeSource;
 
 use super::digest::{Digest, digest};
 use super::directory::{Directory, Entry, Key};
+use super::fields::SliceFields;
 use super::header::{self, FirstBytes, SessionHeader};
-use super::pieces::read_pieces;
+use super::pieces::{self, Claim};
 use crate::error::{DamagedPart, SessionFileError};
 
 /// The file's last bytes.
@@ -152,40 +153,89 @@ impl<'a> RecordFile<'a> {
 
     /// The bytes of a record that fits into memory.
     pub fn record(&self, entry: &Entry) -> Result<Vec<u8>, SessionFileError> {
-        // It lies within the file.
-        let len = usize::try_from(entry.len)
-            .map_err(|_| SessionFileError::Inconsistent("a record that no memory holds"))?;
-        let mut bytes = vec![0; len];
+        let mut bytes = vec![0; in_memory(entry)?];
         self.source.read_at(entry.at, &mut bytes).map_err(SessionFileError::Read)?;
-        if digest(&bytes) != entry.digest { Err(damaged(entry)) } else { Ok(bytes) }
+        if digest(&bytes) != entry.digest { Err(entry.refuse()) } else { Ok(bytes) }
     }
 
-    /// Gives out a record in pieces of whole `unit`s, before it is proved: what is made of them
-    /// must not be used unless this succeeds.
+    /// Calls `read`, which reads records with the proofs that it gets. What is made of these must
+    /// not be used unless this succeeds. The error is that of the first record that is damaged, if
+    /// one is, whatever `read` made of it.
+    pub fn proved<T, E: From<SessionFileError>>(
+        &self,
+        read: impl FnOnce(&Proofs<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        pieces::proved(self.end, read)
+    }
+
+    /// What `parse` makes of all of a record that fits into memory.
+    pub fn parsed<T>(
+        &self,
+        proofs: &Proofs<'_>,
+        entry: &Entry,
+        parse: impl FnOnce(&mut SliceFields<'_>) -> Result<T, SessionFileError>,
+    ) -> Result<T, SessionFileError> {
+        let read = |bytes: &mut [u8]| self.source.read_at(entry.at, bytes);
+        proofs.piece(in_memory(entry)?, Some(entry), read, |bytes| {
+            let mut fields = SliceFields(bytes);
+            let parsed = parse(&mut fields)?;
+            fields.end()?;
+            Ok(parsed)
+        })?
+    }
+
+    /// Gives out a record in pieces of whole `unit`s.
     pub fn pieces(
         &self,
+        proofs: &Proofs<'_>,
         entry: &Entry,
         unit: usize,
-        take: impl FnMut(u64, &[u8]),
+        mut take: impl FnMut(u64, &[u8]),
     ) -> Result<(), SessionFileError> {
         let step = (PIECE / unit.max(1)).max(1) * unit.max(1);
-        let read = |at: u64, out: &mut [u8]| self.source.read_at(entry.at + at, out);
-        let digest = read_pieces(entry.len, step, read, take).map_err(SessionFileError::Read)?;
-        if digest == entry.digest { Ok(()) } else { Err(damaged(entry)) }
+        let mut at = 0;
+        loop {
+            let len = (entry.len - at).min(step as u64);
+            let end = (at + len == entry.len).then_some(entry);
+            let read = |out: &mut [u8]| self.source.read_at(entry.at + at, out);
+            proofs.piece(len as usize, end, read, |bytes| take(at, bytes))?;
+            at += len;
+            if end.is_some() {
+                return Ok(());
+            }
+        }
     }
 
     /// Compares every record with its digest.
     pub fn verify(&self) -> Result<(), SessionFileError> {
-        self.directory.entries.iter().try_for_each(|entry| self.pieces(entry, 1, |_, _| {}))
+        self.proved(|proofs| {
+            let mut entries = self.directory.entries.iter();
+            entries.try_for_each(|entry| self.pieces(proofs, entry, 1, |_, _| {}))
+        })
     }
 }
 
-fn damaged(entry: &Entry) -> SessionFileError {
-    let part = DamagedPart::Record {
-        what: entry.key.kind.about(),
-        layer: entry.key.layer.map(|layer| layer.index()),
-    };
-    SessionFileError::Damaged { part, bytes: entry.bytes() }
+/// Proofs of the records of a file.
+pub(super) type Proofs<'a> = pieces::Proofs<'a, Entry>;
+
+impl Claim for Entry {
+    fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    fn refuse(&self) -> SessionFileError {
+        let part = DamagedPart::Record {
+            what: self.key.kind.about(),
+            layer: self.key.layer.map(|layer| layer.index()),
+        };
+        SessionFileError::Damaged { part, bytes: self.bytes() }
+    }
+}
+
+/// The length of a record, which lies within the file.
+fn in_memory(entry: &Entry) -> Result<usize, SessionFileError> {
+    usize::try_from(entry.len)
+        .map_err(|_| SessionFileError::Inconsistent("a record that no memory holds"))
 }
 
 /// The last trailer of a file that is right.

@@ -381,9 +381,9 @@ impl IndexRecord {
             if file.flag()? {
                 head.radius.extend(file.f32s(n)?);
             }
-            head.centroids.extend(file.bytes(n.saturating_mul(row_bytes))?);
+            file.append(n.saturating_mul(row_bytes), &mut head.centroids)?;
             if file.flag()? {
-                head.pairs.extend(file.bytes(n.saturating_mul(2 * row_bytes))?);
+                file.append(n.saturating_mul(2 * row_bytes), &mut head.pairs)?;
             }
         }
         Ok(())

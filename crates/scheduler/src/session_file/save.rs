@@ -13,7 +13,7 @@ use super::fields::FieldWriter;
 use super::file::SessionFile;
 use super::header::{Fingerprint, SessionHeader, dtype_code, rows_code};
 use super::open::read_places;
-use super::record_file::{RecordFile, RecordWriter};
+use super::record_file::{Proofs, RecordFile, RecordWriter};
 use super::records::{write_places, write_state};
 use crate::error::{SchedulerError, SessionFileError};
 use crate::index::IndexRecord;
@@ -158,7 +158,8 @@ impl<'a> Before<'a> {
         let n_common = pairs.take_while(|(file, here)| file == here).count();
         let (mut stable, mut places) = (Vec::new(), Vec::new());
         for layer in sequence.shape().layers() {
-            let (there, here) = (read_places(file, layer)?, sequence.places(layer));
+            let there = read_places((file, &Proofs::here()), layer)?;
+            let here = sequence.places(layer);
             let rows = (0..n_common).take_while(|row| is_same_row(&there, &here, *row, n_common));
             let rows = rows.count();
             stable.push(rows);

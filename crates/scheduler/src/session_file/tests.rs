@@ -258,6 +258,58 @@ fn rewritten(name: &str, change: impl FnOnce(&mut Vec<(Key, Vec<u8>)>)) -> Vec<u
     out
 }
 
+/// A kept file of version 2, and the same with a note so long that a thread proves its records.
+fn short_and_long(name: &str) -> [Vec<u8>; 2] {
+    [0, 3 << 19].map(|len| {
+        rewritten(name, |records| {
+            records.retain(|(key, _)| key.kind != Kind::Note);
+            records.push((Key::whole(Kind::Note), vec![7; len]));
+        })
+    })
+}
+
+#[test]
+fn a_session_is_the_same_whether_one_thread_opens_it_or_two() {
+    for name in NAMES {
+        let opened = short_and_long(&format!("v2-{name}")).map(|file| open(&file).unwrap().0);
+        let [one, two] = &opened;
+        assert_eq!(one.n_tokens(), two.n_tokens());
+        for layer in [0, 1] {
+            assert!(rows(one, layer) == rows(two, layer), "layer {layer} of {name}");
+            let layer = LayerId::new(layer);
+            assert_eq!(one.places(layer), two.places(layer), "{name}");
+            let [one, two] = [one, two].map(|s| block_on(s.layer_record(layer)).unwrap());
+            assert_eq!(one, two, "{layer:?} of {name}");
+        }
+    }
+}
+
+/// Two threads make something of a record before it is proved. Whatever that is, the record is
+/// refused with the words that one thread has for it.
+#[test]
+fn two_threads_refuse_what_one_refuses() {
+    for name in NAMES.map(|name| format!("v2-{name}")) {
+        let [mut short, mut long] = short_and_long(&name);
+        let file = RecordFile::open(&short, header::read(&short).unwrap()).unwrap();
+        let entries: Vec<_> = file.directory.entries.iter().map(|entry| entry.bytes()).collect();
+        drop(file);
+        for bytes in entries {
+            let step = (bytes.end - bytes.start).div_ceil(24).max(1) as usize;
+            for at in bytes.step_by(step).map(|at| at as usize) {
+                let bit = 1 << (at % 8);
+                let [one, two] = [&mut short, &mut long].map(|file| {
+                    file[at] ^= bit;
+                    let said = refusal(file);
+                    file[at] ^= bit;
+                    said
+                });
+                assert_eq!(one, two, "byte {at} of {name}");
+                assert!(one.contains("damaged in "), "{one}");
+            }
+        }
+    }
+}
+
 /// The first record of a kind.
 fn first(records: &mut [(Key, Vec<u8>)], kind: Kind) -> &mut (Key, Vec<u8>) {
     records.iter_mut().find(|(key, _)| key.kind == kind).expect("a record of this kind")

@@ -12,7 +12,7 @@ use longview_core::{DType, HeadId, LayerId, decode_f32_into, encode_f32, encode_
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpError, OpResult};
 
 use super::host_bytes::{HostBytesMut, OpenBytes};
-use super::host_store::{HostStore, RoundedRows, RowRange, Unchanged};
+use super::host_store::{HostStore, RoundedRows, RowRange, Unchanged, touch_heads};
 use super::segmented_bytes::SegmentedBytes;
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
@@ -281,6 +281,14 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
         self.layers[layer].rounded.write(at, &rounded);
         (self.bytes, self.numbers) = (rounded, numbers);
         self.hold(layer, head, rows);
+    }
+
+    fn expect_rows(&mut self, layer: LayerId, n_rows: usize) {
+        let row_bytes = kv8::row_bytes(self.shape.head_dim);
+        if let Memory::Mapped(backend, buffer) = &mut self.layers[layer].rounded {
+            let all = backend.host_bytes_mut(buffer).expect("made by alloc_host");
+            touch_heads(&**backend, all, self.shape.capacity * row_bytes, n_rows * row_bytes);
+        }
     }
 
     fn buffer(&self, _layer: LayerId) -> Option<&B::Buffer> {

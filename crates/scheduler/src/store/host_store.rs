@@ -14,6 +14,7 @@ use longview_ops::{Backend, ForkSpans, OpError, OpResult};
 
 use super::host_bytes::{HostBytesMut, OpenBytes};
 use super::segmented_bytes::SegmentedBytes;
+use super::together::{together, touch};
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
 
@@ -24,6 +25,10 @@ pub trait HostStore<B: Backend>: Send + Sync {
 
     /// Overwrites rows from `start` with `bytes` (whole rows).
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]);
+
+    /// Gets memory for the first `n_rows` rows of a layer, all of which are about to be written,
+    /// with all threads of the backend. Without it the first write to a page does so.
+    fn expect_rows(&mut self, _layer: LayerId, _n_rows: usize) {}
 
     /// The layer's rows as a buffer that kernels of the device read and write; `None` if they
     /// cannot.
@@ -155,6 +160,16 @@ impl<B: Backend> MappedStore<B> {
     }
 }
 
+/// Gets memory for the first bytes, `used` of them, of each head's `head_bytes`.
+pub(super) fn touch_heads<B: Backend>(backend: &B, all: &mut [u8], head_bytes: usize, used: usize) {
+    let mut tasks = Vec::new();
+    for head in all.chunks_mut(head_bytes.max(1)) {
+        let used = used.min(head.len());
+        touch(&mut head[..used], &mut tasks);
+    }
+    together(backend, tasks);
+}
+
 fn alloc_layer<B: Backend>(
     backend: &B,
     shape: &KvShape,
@@ -175,6 +190,12 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         self.unchanged.written(layer, start);
         let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
         all[range].copy_from_slice(bytes);
+    }
+
+    fn expect_rows(&mut self, layer: LayerId, n_rows: usize) {
+        let row_bytes = self.shape.row_bytes();
+        let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
+        touch_heads(&*self.backend, all, self.shape.capacity * row_bytes, n_rows * row_bytes);
     }
 
     fn buffer(&self, layer: LayerId) -> Option<&B::Buffer> {
