@@ -80,12 +80,7 @@ fn saved(engine: &mut Engine<Cpu>, policy: &PolicyOptions) -> Vec<u8> {
 /// What the model says behind the whole prompt, and the answer.
 fn answer(engine: &mut Engine<Cpu>, session: &mut Session<Cpu>) -> (Vec<u32>, Vec<u32>) {
     let rest = prompt(engine).split_off(session.tokens().len());
-    // As a prompt that was begun: the last token has a step of its own.
-    let (last, before) = rest.split_last().expect("a last token");
-    if !before.is_empty() {
-        read(engine, session, before);
-    }
-    read(engine, session, &[*last]);
+    read(engine, session, &rest);
     let logits = session.logits().iter().map(|x| x.to_bits()).collect();
     let params = GenerationParams { max_tokens: Some(24), ignore_eos: true, ..Default::default() };
     let mut go_on = |_: &str| ControlFlow::Continue(());
@@ -113,8 +108,8 @@ fn come(
         turns.push(coming.n_layers());
         Some(coming)
     };
-    let restored =
-        files.restore_beside(&link, None, &CancelToken::default(), (&prompt, &mut compute));
+    let never = CancelToken::default();
+    let restored = files.restore_beside(&link, None, &never, (&prompt, &mut compute));
     match block_on(restored) {
         Ok((restored, begun)) => Ok((restored.session, begun)),
         Err(error) => Err((error, turns)),
@@ -214,16 +209,16 @@ fn nothing_is_begun_where_the_prompt_goes_another_way() {
     // Another text, the document alone, and one token behind it, which has a step of its own.
     for ids in [&other[..], &whole[..DOCUMENT], &whole[..DOCUMENT + 1]] {
         let link = Link { file: &file, come: AtomicU64::new(0) };
-        let mut compute = |_: ComingSession<Cpu>| panic!("there is nothing to compute");
-        let beside = (ids, &mut compute as &mut _);
-        let restored = files.restore_beside(&link, None, &CancelToken::default(), beside);
+        let mut compute =
+            |_| -> Option<ComingSession<Cpu>> { panic!("there is nothing to compute") };
+        let never = CancelToken::default();
+        let restored = files.restore_beside(&link, None, &never, (ids, &mut compute));
         let (restored, begun) = block_on(restored).expect("a session");
         assert!(begun.is_none() && restored.session.tokens().len() == DOCUMENT);
     }
     // And where nobody computes, it ends.
     let link = Link { file: &file, come: AtomicU64::new(0) };
-    let mut compute = |_: ComingSession<Cpu>| None;
-    let beside = (&whole[..], &mut compute as &mut _);
-    let ended = block_on(files.restore_beside(&link, None, &CancelToken::default(), beside));
+    let (never, mut compute) = (CancelToken::default(), |_: ComingSession<Cpu>| None);
+    let ended = block_on(files.restore_beside(&link, None, &never, (&whole, &mut compute)));
     assert!(matches!(ended, Err(EngineError::Cancelled)));
 }

@@ -1,5 +1,5 @@
-//! Documents that machines share over the protocols of Google's and Microsoft's storage, against
-//! servers for tests of their own: `cargo xtask storage` starts these and says where they are.
+//! Documents that machines share over the protocol of Microsoft's storage, against its server for
+//! tests: `cargo xtask storage` starts that and says where it is.
 
 use std::io::Write;
 
@@ -72,13 +72,4 @@ fn microsofts_protocol_carries_documents() {
     let wrong = "AAAA".repeat(21) + "AA==";
     is_refused(open(&address, KEY, &[emulator, ("AZURE_STORAGE_ACCOUNT_KEY", &wrong)]));
     is_refused(open("az://there-is-no-such-container/x", KEY, &[emulator]));
-}
-
-#[test]
-fn googles_protocol_carries_documents() {
-    let Some(address) = storage("LONGVIEW_TEST_GCS") else { return };
-    let Some(server) = storage("LONGVIEW_TEST_GCS_SERVER") else { return };
-    // The server looks at no credentials, so no wrong ones are tried.
-    let environment = [("GOOGLE_BASE_URL", &*server), ("GOOGLE_SKIP_SIGNATURE", "true")];
-    is_shared(&|key| open(&address, key, &environment));
 }
