@@ -88,8 +88,8 @@ pub(super) enum Done<B: Backend> {
     Opened { scope: Scope, file: Id, document: Id, session: Result<Box<Session<B>>, String> },
     /// Shared storage was asked for a prompt: a session came, or there is none.
     Fetched { scope: Scope, asked: Id, session: Result<Option<Fetched<B>>, String> },
-    /// A session of shared storage of which some layers came: there is time to compute the prompt in
-    /// these while others come. It goes back to `back`, or nothing does.
+    /// A session of shared storage of which some layers came: there is time to compute the prompt
+    /// in these while others come. It goes back to `back`, or nothing does.
     Coming { coming: Box<ComingSession<B>>, back: Sender<Box<ComingSession<B>>> },
     /// A session was written. It comes back where nothing else goes on from it.
     Saved { session: Option<Box<Session<B>>>, waiter: Box<Waiter>, result: Result<(), ApiError> },
