@@ -27,8 +27,8 @@ mod sanitize;
 mod scale;
 mod setup;
 mod soak;
-#[cfg(test)]
 mod storage;
+#[cfg(test)]
 mod test_targets;
 mod tidy;
 mod web;
