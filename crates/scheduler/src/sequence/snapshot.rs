@@ -253,10 +253,8 @@ impl<B: Backend> Restored<B> {
         let store = origin.store.fork(origin.n_tokens)?;
         let Sequence { backend, shape, policy, options, n_tokens, was_read, .. } = &*origin;
         let mut sequence = Sequence::over(backend, shape.clone(), policy.clone(), *options, store)?;
-        sequence.n_tokens = *n_tokens;
-        sequence.was_read = *was_read;
-        let (submitted, selections) = (Vec::new(), Vec::new());
-        Ok(Self { sequence, is_same_policy: true, submitted, selections })
+        (sequence.n_tokens, sequence.was_read) = (*n_tokens, *was_read);
+        Ok(Self { sequence, is_same_policy: true, submitted: Vec::new(), selections: Vec::new() })
     }
 
     /// Says how its tokens were read.
@@ -274,32 +272,14 @@ impl<B: Backend> Restored<B> {
         self.sequence.check_stop()
     }
 
-    /// Whether layers that are there may take tokens while others are not: prompts are read exactly
-    /// and rows attended in the host store, the records say how they are indexed, and no window was
-    /// being indexed, which would go to the worker first. Of rows of 8 bits the recent ones are in
-    /// full beside, and go when others come: what was read would not be as it was without these.
+    /// Whether layers that are there may take tokens while others are not.
     pub fn may_be_used(&self) -> bool {
-        let Sequence { options, exact, .. } = &self.sequence;
-        let is_plain = options.prefill.is_exact() && exact.is_none() && self.sequence.in_place();
-        is_plain && self.is_same_policy && self.submitted.is_empty()
+        self.is_same_policy && self.submitted.is_empty() && self.sequence.attends_plain_rows()
     }
 
     /// The sequence as far as it is there.
     pub fn sequence(&mut self) -> &mut Sequence<B> {
         &mut self.sequence
-    }
-
-    /// Tokens that a chunk may have with which no segment of an index ends, as far as the first
-    /// `n_layers` layers say.
-    pub fn tokens_before_segment(&self, n_layers: usize) -> usize {
-        let Sequence { policy, layers, n_tokens, .. } = &self.sequence;
-        let segment = policy.index.map_or(0, |index| index.segment);
-        if segment == 0 {
-            return usize::MAX;
-        }
-        let there = layers.iter().take(n_layers).filter(|layer| layer.recall().is_some());
-        let ends = there.map(|layer| layer.n_submitted + segment + policy.recent);
-        ends.min().map_or(0, |end| end.saturating_sub(n_tokens + 1))
     }
 
     /// The dimensions of its rows.

@@ -60,8 +60,8 @@ impl<B: Backend> ComingSequence<B> {
     }
 
     /// Tokens that a step may give it with which no segment of an index ends.
-    pub fn tokens_before_segment(&self) -> usize {
-        self.restored.tokens_before_segment(self.n_layers)
+    pub fn tokens_before_segment(&mut self) -> usize {
+        self.restored.sequence().tokens_before_segment(self.n_layers)
     }
 
     /// The sequence. Steps may run through the layers that are there, and must not end.

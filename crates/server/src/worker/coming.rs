@@ -12,30 +12,12 @@ use longview_ops::Backend;
 use pollster::block_on;
 
 use super::Worker;
+use super::begun::Begun;
 use super::disk::Fetched;
 use super::steps::guarded;
 use crate::error::ApiError;
 use crate::job::Job;
 use crate::keys::Scope;
-
-/// A prompt that was begun, and not given a place yet.
-pub(super) struct Begun<B: Backend> {
-    scope: Scope,
-    session: Session<B>,
-    /// Tokens that came.
-    n_known: usize,
-}
-
-impl<B: Backend> Begun<B> {
-    fn is_of(&self, job: &Job) -> bool {
-        let tokens = self.session.tokens();
-        self.scope == job.scope
-            && job.how.uses_known
-            && self.session.sequence().prefill_mode() == job.how.prefill
-            && job.ids.len() > tokens.len()
-            && job.ids.starts_with(tokens)
-    }
-}
 
 impl<B: Backend + 'static> Worker<B> {
     /// Computes a prompt in the layers that came. Where that fails nothing goes back, and the

@@ -7,6 +7,7 @@
 //! Prompts and answers never share a step: an answer is computed by the same kernels whoever else
 //! runs, so its bits do not depend on the others.
 
+mod begun;
 mod choice;
 mod coming;
 mod disk;
@@ -29,8 +30,8 @@ use longview_scheduler::SchedulerError;
 use pollster::block_on;
 use tokio::sync::oneshot;
 
+use self::begun::Begun;
 use self::choice::Choice;
-use self::coming::Begun;
 use self::disk::{Disk, Done, Waiter};
 use self::kept::{Kept, MIN_SHARED};
 use self::pace::Pace;
