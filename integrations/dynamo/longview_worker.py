@@ -27,15 +27,14 @@ from dynamo.common.backend.worker import WorkerConfig
 from dynamo.common.utils.token_ids import normalize_request_token_ids
 from dynamo.llm.exceptions import CannotConnect, EngineShutdown, InvalidArgument
 
+from ready import wait_until_gone, wait_until_ready
+
 logger = logging.getLogger("longview")
 
 # Tokens of a block in the server's events. A router drops events of blocks of another size.
 BLOCK_TOKENS = 64
-# How long a server may load its model.
-START_S = 600
-# How often it is asked whether it lives, and how often in a row it may not answer.
-LOOKS_S = 1.0
-MOST_MISSED = 3
+# How long a server may load its model: an hour is what a large one takes from a slow disk.
+READY_S = 3600
 
 # What the status of an answer would have been that failed on its way, by the kind of its error.
 STATUSES = {
@@ -97,7 +96,7 @@ class LongviewEngine(LLMEngine):
         self.session = aiohttp.ClientSession(
             self.args.server, headers=headers, timeout=timeout, connector=connector
         )
-        await self._wait_until_ready()
+        await wait_until_ready(self.session, self.args.server, self.args.ready_timeout)
         async with self.session.get("/props") as response:
             if response.status != 200:
                 raise RuntimeError(await refusal(response))
@@ -117,27 +116,10 @@ class LongviewEngine(LLMEngine):
             ),
         )
 
-    async def _is_ready(self) -> bool:
-        try:
-            async with self.session.get("/health") as response:
-                return response.status == 200
-        except aiohttp.ClientError:
-            return False
-
-    async def _wait_until_ready(self) -> None:
-        for _ in range(START_S):
-            if await self._is_ready():
-                return
-            await asyncio.sleep(1)
-        raise RuntimeError(f"{self.args.server}: no server was ready within {START_S} s")
-
     async def _watch(self) -> None:
         """Ends this worker when its server is gone, so that no request comes here any more."""
-        missed = 0
-        while missed < MOST_MISSED:
-            await asyncio.sleep(LOOKS_S)
-            missed = 0 if await self._is_ready() else missed + 1
-        logger.error("%s does not answer any more: this worker ends", self.args.server)
+        why = await wait_until_gone(self.session, self.args.ready_timeout)
+        logger.error("%s %s: this worker ends", self.args.server, why)
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def kv_event_sources(self) -> list[KvEventSource]:
@@ -261,12 +243,25 @@ async def chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, A
     raise EngineShutdown("the server ended the answer before its end")
 
 
+def seconds(word: str) -> float:
+    value = float(word)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{word} is not a number of seconds above 0")
+    return value
+
+
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("--server", default="http://127.0.0.1:8080", help="address of the Longview server")
+    add(
+        "--ready-timeout",
+        type=seconds,
+        default=READY_S,
+        help=f"seconds to wait for a server that is not ready [default: {READY_S}]",
+    )
     add("--kv-events", help="its --kv-events; without it the router does not know what it holds")
     add("--kv-events-topic", default="", help="its --kv-events-topic")
     add("--model-path", required=True, help="folder with tokenizer and config of the same model")

@@ -27,6 +27,7 @@ mod sanitize;
 mod scale;
 mod setup;
 mod soak;
+mod storage;
 #[cfg(test)]
 mod test_targets;
 mod tidy;
@@ -58,6 +59,7 @@ const VERBS: &[Verb] = &[
     Verb { name: "models", options: models::OPTIONS, about: models::ABOUT, run: models::run },
     Verb { name: "clients", options: "", about: clients::ABOUT, run: clients::run },
     Verb { name: "cluster", options: cluster::OPTIONS, about: cluster::ABOUT, run: cluster::run },
+    Verb { name: "storage", options: "", about: storage::ABOUT, run: storage::run },
     Verb { name: "references", options: "", about: models::MAKES, run: models::make_references },
     Verb { name: "demo-check", options: "", about: demo::ABOUT, run: demo::run },
     Verb { name: "bench", options: bench::OPTIONS, about: bench::ABOUT, run: bench::run },
@@ -161,6 +163,7 @@ mod tests {
             "models now",
             "clients openai",
             "cluster 3",
+            "storage azure",
             "cluster --worker go",
             "models --windows",
             "references smollm2",

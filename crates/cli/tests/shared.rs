@@ -4,12 +4,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use longview_object_server::{BUCKET, Fault, ObjectServer, Proxy};
+use longview_library::documents::Documents;
+use longview_library::shared::{Published, Share, ShareKey};
+use longview_object_server::{BUCKET, Fault, ObjectServer, Proxy, files_below};
 use serde_json::{Value, json};
 
 use crate::support::serving::{Headers, Serving, ask, send};
@@ -160,6 +162,77 @@ fn what_one_server_built_another_answers_without_reading() {
     assert_eq!(ask(&a.address, "GET", &path, &alice, "").0, 404);
     assert_eq!(metric(&a, "vllm:num_requests_running"), 0.0);
     assert_eq!(metric(&a, "vllm:kv_cache_usage_perc"), 0.0);
+}
+
+/// Copies what a library has to the storage, in parts that are small beside a layer.
+fn publish(storage: &ObjectServer, library: &str) {
+    let environment = ObjectServer::environment(storage.address());
+    let key = ShareKey::new(KEY).unwrap();
+    let share = Share::open_with(&format!("s3://{BUCKET}/team"), &key, &environment).unwrap();
+    let (share, documents) =
+        (share.with_part_bytes(32 << 10), Documents::open(Path::new(library)).unwrap());
+    let all = documents.list().unwrap();
+    let sessions = all.iter().flat_map(|d| d.sessions.iter().map(|session| (d.id, session)));
+    let sent = sessions.map(|(id, session)| share.publish(&documents, id, session).unwrap());
+    assert!(matches!(sent.collect::<Vec<_>>()[..], [Published::Sent(_)]));
+}
+
+/// The parts of the one session of a storage, in their order.
+fn parts(storage: &ObjectServer) -> Vec<PathBuf> {
+    let mut parts = files_below(&storage.folder());
+    parts.retain(|path| path.to_string_lossy().contains("/parts/"));
+    let number = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().parse::<usize>();
+    parts.retain(|path| number(path).is_ok());
+    parts.sort_by_key(|path| number(path).unwrap());
+    parts
+}
+
+#[test]
+fn a_question_is_begun_while_its_document_comes() {
+    let (storage, folder) = (ObjectServer::start().unwrap(), TempFolder::new());
+    let network = Proxy::to(storage.address()).unwrap();
+    let library = |name: &str| folder.file(name).to_str().unwrap().to_owned();
+    // (Under `longview` a document as short as this one has no index yet, and waits for all.)
+    let policy = ["--policy", "clusterkv"];
+    let words = ["serve", "--device", "cpu", "--port", "0", "--ctx-size", "4096", "--library"];
+    let alone = Serving::start(command([&words[..], &[&library("a")], &policy].concat()));
+    let built = post(&alone.address, "/v1/contexts", &[], &json!({ "text": text(6) }));
+    let (id, n_tokens) = (&built["id"], built["n_tokens"].as_u64().unwrap());
+    publish(&storage, &library("a"));
+    let here = post(&alone.address, CHAT, &[], &question(id));
+
+    // A layer is a fifth of the file, and what is on its way at once a small part of one.
+    let parts = parts(&storage);
+    let size: u64 = parts.iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    assert!(parts.len() > 80, "{} parts", parts.len());
+    network.set(Fault::Slow { bytes_per_s: size / 3 });
+    let slow = serving(network.address(), &library("b"), &policy);
+    let there = post(&slow.address, CHAT, &[], &question(id));
+    assert_eq!(there["choices"], here["choices"]);
+    assert_eq!(cached(&there), n_tokens, "the question itself was not known");
+    assert_eq!(metric(&slow, "longview:shared_fetched_total"), 1.0);
+    // Counted when the rest came: so many layers were computed before the last bytes were there.
+    let n_begun = metric(&slow, "longview:shared_begun_layers_total");
+    assert!((1.0..5.0).contains(&n_begun), "{n_begun} layers");
+    // Others go on from what came, and the library gets it.
+    let again = post(&slow.address, CHAT, &[], &question(id));
+    assert_eq!(again["choices"], here["choices"]);
+    wait_for(&slow, "longview:shared_fetched_total", 1.0);
+
+    // A part of the last layer that is not as it was written: nothing that was begun is used.
+    let damaged = &parts[parts.len() * 9 / 10];
+    let mut bytes = fs::read(damaged).unwrap();
+    bytes[100] ^= 1;
+    fs::write(damaged, &bytes).unwrap();
+    let reads = serving(network.address(), &library("c"), &policy);
+    let answer = post(&reads.address, CHAT, &[], &question(id));
+    assert_eq!(answer["choices"], here["choices"]);
+    assert_eq!(cached(&answer), 0, "it was read");
+    assert_eq!(metric(&reads, "longview:shared_fetched_total"), 0.0);
+    assert_eq!(metric(&reads, "longview:shared_missed_total"), 1.0);
+    assert_eq!(metric(&reads, "longview:shared_begun_layers_total"), 0.0);
+    let listed = Documents::open(Path::new(&library("c"))).unwrap().list().unwrap();
+    assert!(listed.iter().all(|document| document.sessions.is_empty()));
 }
 
 #[test]

@@ -17,6 +17,12 @@ pub trait RangeSource {
     /// # Errors
     /// What the system says, also where the bytes end before `out` is full.
     fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Whether `len` bytes from `at` on can be read without waiting for a network.
+    fn is_here(&self, at: u64, len: u64) -> bool {
+        let _ = (at, len);
+        true
+    }
 }
 
 impl RangeSource for [u8] {

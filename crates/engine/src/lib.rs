@@ -5,6 +5,7 @@
 //! cancelled or fails leaves its session as it was after the last complete step.
 
 mod advice;
+mod coming;
 mod draft;
 mod engine;
 mod error;
@@ -29,6 +30,7 @@ mod stop;
 mod timing;
 
 pub use advice::{Advice, Change};
+pub use coming::{BegunChunk, ComingSession};
 pub use draft::{Draft, MAX_DRAFTED, Pace};
 pub use engine::Engine;
 pub use error::EngineError;
@@ -43,7 +45,7 @@ pub use policy::resolve_policy;
 pub use prefill::Progress;
 pub use repeated_rows::RepeatedRows;
 pub use sampler::{Sampler, SamplingParams};
-pub use saved::{Restored, SessionFiles};
+pub use saved::{Compute, Restored, SessionFiles};
 pub use session::{Session, Timings};
 pub use share::EngineShare;
 pub use step::{SessionStep, StepResults};

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use longview_core::RangeSource;
 use longview_ops::Backend;
 use longview_scheduler::{
-    Fingerprint, KvShape, Policy, PolicyOptions, PrefillMode, SaveOptions, SequenceOptions,
-    SessionContent, SessionFile, SessionFileError, append_sequence, restore_sequence,
-    save_sequence,
+    Fingerprint, KvShape, Policy, PolicyOptions, PrefillMode, SaveOptions, SchedulerError,
+    SequenceOptions, SessionContent, SessionFile, SessionFileError, append_sequence,
+    restore_sequence_beside, save_sequence,
 };
 
+use crate::coming::{BegunChunk, ComingSession};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::options::CancelToken;
@@ -192,6 +193,9 @@ impl<B: Backend> Engine<B> {
     }
 }
 
+/// What uses a session that comes. `None` ends its coming.
+pub type Compute<'a, B> = dyn FnMut(ComingSession<B>) -> Option<ComingSession<B>> + 'a;
+
 /// Opens and writes sessions of an engine beside it. A device that is lost meanwhile fails what is
 /// being opened, and costs a session that was opened nothing.
 pub struct SessionFiles<B: Backend> {
@@ -242,6 +246,26 @@ impl<B: Backend> SessionFiles<B> {
         policy: Option<&PolicyOptions>,
         cancel: &CancelToken,
     ) -> Result<Restored<B>, EngineError> {
+        let (restored, _) =
+            self.restore_beside(source, policy, cancel, (&[], &mut |_| None)).await?;
+        Ok(restored)
+    }
+
+    /// [`SessionFiles::restore`] of a file that is on its way, for a prompt that goes on behind it.
+    /// `compute` gets the session while layers of it are waited for, and gives it back: there is
+    /// time for [`Engine::begin_chunk`]. What was begun of the prompt comes beside the session, for
+    /// [`Engine::end_chunk`]. Where the device holds rows of its own, and where the prompt does not
+    /// begin with all of the session, nothing is begun.
+    ///
+    /// # Errors
+    /// As there, and [`EngineError::Cancelled`] where `compute` gives nothing back.
+    pub async fn restore_beside(
+        &self,
+        source: &dyn RangeSource,
+        policy: Option<&PolicyOptions>,
+        cancel: &CancelToken,
+        (prompt, compute): (&[u32], &mut Compute<'_, B>),
+    ) -> Result<(Restored<B>, Option<BegunChunk>), EngineError> {
         let file = SessionFile::open(source)?;
         let (shape, header) = (self.shape.clone(), file.header());
         header.check(&self.fingerprint, &shape)?;
@@ -257,15 +281,28 @@ impl<B: Backend> SessionFiles<B> {
         let mut file = file.read()?;
         file.stop_with(cancel.flag());
         let mut content = file.content()?;
-        let layout = self.layout;
-        let sequence = restore_sequence(&self.backend, shape, policy, layout, &mut file).await?;
+        let mut chunk = match content.owed {
+            None => BegunChunk::behind(&content.tokens, prompt),
+            Some(_) => None,
+        };
+        let how = (shape, policy, self.layout);
+        let mut meanwhile = |sequence| {
+            let Some(begun) = chunk.take() else { return Ok(sequence) };
+            let coming = compute(ComingSession { sequence, chunk: begun });
+            let coming = coming.ok_or(SchedulerError::Stopped)?;
+            chunk = Some(coming.chunk);
+            Ok(coming.sequence)
+        };
+        let backend = &self.backend;
+        let sequence = restore_sequence_beside(backend, how, &mut file, &mut meanwhile).await?;
         let mut session = Session::new(sequence, options, self.n_vocab);
         let note = std::mem::take(&mut content.note);
         if !session.take_content(content, self.n_vocab) {
             let what = "its tokens are not of this model's vocabulary";
             return Err(SessionFileError::Inconsistent(what).into());
         }
-        Ok(Restored { session, note })
+        let begun = chunk.filter(|chunk| chunk.n_layers() > 0);
+        Ok((Restored { session, note }, begun))
     }
 }
 

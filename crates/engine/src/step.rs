@@ -105,13 +105,13 @@ impl<'a, B: Backend> SessionStep<'a, B> {
     }
 
     /// This part as the model sees it, from token `start` of the step on.
-    fn span(&self, start: usize) -> Span {
+    pub(crate) fn span(&self, start: usize) -> Span {
         let first_pos = TokenPos(self.session.tokens.len() as u32);
         Span { start, len: self.ids.len(), first_pos, n_wanted: self.n_rows() }
     }
 
     /// The scheduler's view of a span of this part.
-    fn sequence_span(&mut self, start: usize) -> StepSpan<'_, B> {
+    pub(crate) fn sequence_span(&mut self, start: usize) -> StepSpan<'_, B> {
         StepSpan {
             sequence: &mut self.session.sequence,
             start,
@@ -123,20 +123,20 @@ impl<'a, B: Backend> SessionStep<'a, B> {
 }
 
 /// Puts the scheduler where the model calls for attention.
-struct SchedulerAttention<'s, 'a, B: Backend> {
+pub(crate) struct SchedulerAttention<'s, 'a, B: Backend> {
     /// The sequences of the step; the first `n_live` of them still take part.
-    spans: &'s mut [StepSpan<'a, B>],
+    pub(crate) spans: &'s mut [StepSpan<'a, B>],
     /// What cancels each of them, in the same order.
-    cancels: &'s mut [Cancel],
-    n_live: usize,
-    scratch: &'s mut StepScratch<B>,
+    pub(crate) cancels: &'s mut [Cancel],
+    pub(crate) n_live: usize,
+    pub(crate) scratch: &'s mut StepScratch<B>,
 }
 
 /// What cancels a part of a step.
-struct Cancel {
+pub(crate) struct Cancel {
     /// The part's place in the batch.
-    part: usize,
-    token: CancelToken,
+    pub(crate) part: usize,
+    pub(crate) token: CancelToken,
 }
 
 impl<'a, B: Backend> SchedulerAttention<'_, 'a, B> {
@@ -152,6 +152,16 @@ impl<'a, B: Backend> SchedulerAttention<'_, 'a, B> {
                 i += 1;
             }
         }
+    }
+
+    /// Fails if the spans do not fit, before anything is stored.
+    pub(crate) fn check(&mut self) -> Result<(), EngineError> {
+        Ok(self.step().check()?)
+    }
+
+    /// Lets the tokens count.
+    pub(crate) fn finish(&mut self) {
+        self.step().finish();
     }
 
     fn step(&mut self) -> Step<'_, 'a, B> {
@@ -397,7 +407,7 @@ impl<B: Backend> Engine<B> {
             model.forward(&*self.backend, &mut self.workspace, &tokens, &mut attention).await;
         let n_live = attention.n_live;
         if result.is_ok() {
-            attention.step().finish();
+            attention.finish();
         }
         drop(parts);
         for cancel in &cancels[n_live..] {
@@ -413,7 +423,10 @@ impl<B: Backend> Engine<B> {
     /// Reads what the step says about the last tokens of the parts that are due, together with rows
     /// that the host store does not have yet and with what speculation needs: one wait for the
     /// device.
-    async fn collect(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
+    pub(crate) async fn collect(
+        &mut self,
+        batch: &mut [SessionStep<'_, B>],
+    ) -> Result<(), EngineError> {
         let n_vocab = self.model.config().vocab_size;
         let due = || batch.iter().filter(|part| part.is_due());
         let rows: SmallVec<[usize; 8]> = due().flat_map(|part| part.rows.clone()).collect();

@@ -1,6 +1,8 @@
 //! Libraries: of documents, and of models from a hub on this machine. Nothing reaches another.
 
 mod access;
+#[cfg(feature = "shared")]
+mod clouds;
 mod contents;
 mod documents;
 mod faults;

@@ -14,14 +14,14 @@ use longview_library::documents::{
 use longview_library::shared::{Published, Share, ShareError, ShareKey, SharedSession};
 use longview_object_server::{BUCKET, Fault, ObjectServer, Proxy, files_below};
 
-const KEY: &str = "the key of all machines of a test";
+pub(crate) const KEY: &str = "the key of all machines of a test";
 /// Bytes of a part here.
-const PART: u64 = 128 << 10;
+pub(crate) const PART: u64 = 128 << 10;
 /// Bytes of a session: seven parts, the last one shorter.
-const SESSION: usize = 6 * PART as usize + 1000;
+pub(crate) const SESSION: usize = 6 * PART as usize + 1000;
 
 /// A folder that is removed at the end of a test.
-struct TempFolder(PathBuf);
+pub(crate) struct TempFolder(PathBuf);
 
 impl TempFolder {
     fn new() -> Self {
@@ -41,14 +41,14 @@ impl Drop for TempFolder {
 }
 
 /// A machine: a library of its own, and the way to what all share.
-struct Machine {
-    documents: Documents,
-    share: Share,
+pub(crate) struct Machine {
+    pub(crate) documents: Documents,
+    pub(crate) share: Share,
     _folder: TempFolder,
 }
 
 impl Machine {
-    fn new(share: Share) -> Self {
+    pub(crate) fn new(share: Share) -> Self {
         let folder = TempFolder::new();
         Self {
             documents: Documents::open(&folder.0.join("library")).unwrap(),
@@ -58,7 +58,7 @@ impl Machine {
     }
 
     /// Reads a document to its end, so to say: a session of it with these bytes.
-    fn read(&self, text: &str, tokens: &[u32], bytes: &[u8]) -> (Id, SessionEntry) {
+    pub(crate) fn read(&self, text: &str, tokens: &[u32], bytes: &[u8]) -> (Id, SessionEntry) {
         let sources =
             vec![Source { name: "a.txt".into(), kind: "txt".into(), bytes: 3, pages: None }];
         let new = NewDocument { text, name: None, sources };
@@ -77,16 +77,19 @@ impl Machine {
         (id, building.commit(writer, &facts).unwrap().session)
     }
 
-    fn publish(&self, (id, session): &(Id, SessionEntry)) -> Result<Published, ShareError> {
+    pub(crate) fn publish(
+        &self,
+        (id, session): &(Id, SessionEntry),
+    ) -> Result<Published, ShareError> {
         self.share.publish(&self.documents, *id, session)
     }
 
-    fn nearest(&self, tokens: &[u32]) -> Result<Option<SharedSession>, ShareError> {
+    pub(crate) fn nearest(&self, tokens: &[u32]) -> Result<Option<SharedSession>, ShareError> {
         self.share.nearest(&key(), tokens, 4096, 0)
     }
 
     /// All bytes of a session, read while they come, then kept.
-    fn fetch(&self, session: &SharedSession) -> Result<Vec<u8>, ShareError> {
+    pub(crate) fn fetch(&self, session: &SharedSession) -> Result<Vec<u8>, ShareError> {
         let incoming = self.share.fetch(&self.documents, session)?;
         let mut bytes = vec![0; incoming.size() as usize];
         // In pieces that are no parts, as readers of records do.
@@ -108,11 +111,11 @@ fn key() -> SessionKey {
     }
 }
 
-fn tokens(seed: u32) -> Vec<u32> {
+pub(crate) fn tokens(seed: u32) -> Vec<u32> {
     (0..1500).map(|i| i * 7 + seed).collect()
 }
 
-fn bytes(seed: u32) -> Vec<u8> {
+pub(crate) fn bytes(seed: u32) -> Vec<u8> {
     let next = |state: &mut u32| {
         *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         Some((*state >> 24) as u8)
@@ -210,7 +213,7 @@ fn the_library_is_a_cache_with_a_quota() {
 
 /// Two machines read the same and share it at the same time: what each did, and which of them a
 /// third one gets it from.
-fn two_builders(share: &Share) -> (Vec<Published>, usize) {
+pub(crate) fn two_builders(share: &Share) -> (Vec<Published>, usize) {
     let builders: Vec<_> = (0..2).map(|_| Machine::new(share.clone())).collect();
     let tokens = tokens(5);
     // What they read differs in bytes, as that of two kinds of devices does.

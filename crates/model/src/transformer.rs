@@ -36,6 +36,21 @@ pub struct Model<B: Backend> {
     lm_head: Option<B::Weight>,
 }
 
+/// How far tokens have come that go through the layers in several calls.
+#[derive(Clone, Debug, Default)]
+pub struct Halfway {
+    n_layers: usize,
+    /// The residual stream behind these layers, `[T, D]`.
+    hidden: Vec<f32>,
+}
+
+impl Halfway {
+    /// Layers that they have passed.
+    pub fn n_layers(&self) -> usize {
+        self.n_layers
+    }
+}
+
 /// A step that did not happen or did not end. `E` is what attention may say.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -92,16 +107,37 @@ impl<B: Backend> Model<B> {
         batch: &Batch<'_>,
         attention: &mut A,
     ) -> Result<(), ForwardError<A::Error>> {
+        let mut way = Halfway::default();
+        self.forward_to(backend, ws, (batch, &mut way), attention, self.layers.len()).await
+    }
+
+    /// [`Model::forward`] through the layers before `end`, from where `way` says that the same
+    /// tokens came last: for a sequence whose layers come one by one. Other steps may run in
+    /// between. What a call that failed leaves in `way` is of no use.
+    pub async fn forward_to<A: Attention<B>>(
+        &self,
+        backend: &B,
+        ws: &mut Workspace<B>,
+        (batch, way): (&Batch<'_>, &mut Halfway),
+        attention: &mut A,
+        end: usize,
+    ) -> Result<(), ForwardError<A::Error>> {
         let n_tokens = batch.n_tokens();
         self.check(batch)?;
         ws.begin(batch)?;
-        if n_tokens == 0 {
+        if n_tokens == 0 || way.n_layers >= end {
             return Ok(());
         }
         ws.upload(backend, [Some(&self.rope), self.local_rope.as_ref()], batch)?;
-        self.embed(backend, ws, n_tokens)?;
+        let n_hidden = n_tokens * self.config.hidden_size;
+        if way.n_layers == 0 {
+            self.embed(backend, ws, n_tokens)?;
+        } else {
+            let hidden = ViewMut::part(&mut ws.hidden, 0, n_hidden);
+            backend.write(hidden, bytemuck::cast_slice(&way.hidden))?;
+        }
         let pass = Pass { backend, config: &self.config, n_tokens };
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (index, layer) in self.layers.iter().enumerate().take(end).skip(way.n_layers) {
             layer.project(&pass, ws)?;
             let next = LayerId(index as u32 + 1);
             if let Some(layer) = self.layers.get(next.index())
@@ -120,7 +156,13 @@ impl<B: Backend> Model<B> {
                 self.finish_wanted(&pass, layer, ws)?;
             }
         }
-        Ok(backend.submit()?)
+        way.n_layers = end;
+        if end >= self.layers.len() {
+            return Ok(backend.submit()?);
+        }
+        way.hidden.resize(n_hidden, 0.0);
+        let hidden = View::part(&ws.hidden, 0, n_hidden);
+        Ok(backend.read(hidden, bytemuck::cast_slice_mut(&mut way.hidden)).await?)
     }
 
     /// The rest of the last layer, for tokens whose logits are read.

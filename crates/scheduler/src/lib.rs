@@ -46,9 +46,9 @@ pub use sequence::{
     Sequence, SequenceOptions, SpanMode, Step, StepScratch, StepSpan, check_draft,
 };
 pub use session_file::{
-    Digest, FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC, SaveOptions,
-    SessionContent, SessionFile, SessionHeader, SessionReader, append_sequence, restore_sequence,
-    save_sequence,
+    ComingSequence, Digest, FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC,
+    SaveOptions, SessionContent, SessionFile, SessionHeader, SessionReader, append_sequence,
+    restore_sequence, restore_sequence_beside, save_sequence,
 };
 pub use stats::{Bounds, Stats};
 pub use store::{

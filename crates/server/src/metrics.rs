@@ -25,6 +25,8 @@ pub(crate) struct Metrics {
     /// there, and those that could not.
     pub(crate) shared_fetched: Count,
     pub(crate) shared_missed: Count,
+    /// Layers in which a prompt was computed before all of what it begins with had come.
+    pub(crate) shared_begun_layers: Count,
     pub(crate) shared_sent: Count,
     pub(crate) shared_failed: Count,
     pub(crate) waiting: Count,
@@ -191,6 +193,12 @@ impl Metrics {
                 COUNTER,
                 "Long prompts that shared storage had nothing for, or failed.",
                 whole(&self.shared_missed),
+            ),
+            (
+                "longview:shared_begun_layers_total",
+                COUNTER,
+                "Layers in which a prompt was computed while later ones came from shared storage.",
+                whole(&self.shared_begun_layers),
             ),
             (
                 "longview:shared_sent_total",

@@ -146,6 +146,15 @@ impl RangeSource for Incoming {
         let mut part = work.part.lock().unwrap_or_else(PoisonError::into_inner);
         part.as_mut().ok_or(io::ErrorKind::NotFound)?.read_at(at, out)
     }
+
+    fn is_here(&self, at: u64, len: u64) -> bool {
+        let (record, progress) = (&self.work.record, self.work.progress());
+        let end = at.saturating_add(len).min(record.bytes);
+        let parts = (at / record.part_bytes) as usize..end.div_ceil(record.part_bytes) as usize;
+        // What failed is said by who reads it.
+        let come = progress.has_come.get(parts);
+        progress.failed.is_some() || come.is_none_or(|come| come.iter().all(|come| *come))
+    }
 }
 
 impl Work {

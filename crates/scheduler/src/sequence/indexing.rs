@@ -258,6 +258,25 @@ impl<B: Backend> Sequence<B> {
         ends.min().map(|end| end.saturating_sub(self.n_tokens)).filter(|n| *n > 0)
     }
 
+    /// Tokens that a chunk may have with which no segment ends, as far as the first `n_layers`
+    /// layers say: the others are not there yet.
+    pub(crate) fn tokens_before_segment(&self, n_layers: usize) -> usize {
+        let segment = self.policy.index.map_or(0, |index| index.segment);
+        if segment == 0 {
+            return usize::MAX;
+        }
+        let there = self.layers.iter().take(n_layers).filter(|layer| layer.recall().is_some());
+        let ends = there.map(|layer| layer.n_submitted + segment + self.policy.recent);
+        ends.min().map_or(0, |end| end.saturating_sub(self.n_tokens + 1))
+    }
+
+    /// Whether prompts are read exactly, over rows that kernels read in the host store. Of rows of
+    /// 8 bits the recent ones are in full beside, and go when others come: a prompt that is taken
+    /// back would not leave them as they were.
+    pub(super) fn attends_plain_rows(&self) -> bool {
+        self.options.prefill.is_exact() && self.exact.is_none() && self.in_place()
+    }
+
     pub(super) async fn apply_outstanding(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         while self.layers[layer].n_submitted > self.layers[layer].n_indexed {
             self.apply_job(layer).await?;

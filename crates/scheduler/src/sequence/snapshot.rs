@@ -253,10 +253,8 @@ impl<B: Backend> Restored<B> {
         let store = origin.store.fork(origin.n_tokens)?;
         let Sequence { backend, shape, policy, options, n_tokens, was_read, .. } = &*origin;
         let mut sequence = Sequence::over(backend, shape.clone(), policy.clone(), *options, store)?;
-        sequence.n_tokens = *n_tokens;
-        sequence.was_read = *was_read;
-        let (submitted, selections) = (Vec::new(), Vec::new());
-        Ok(Self { sequence, is_same_policy: true, submitted, selections })
+        (sequence.n_tokens, sequence.was_read) = (*n_tokens, *was_read);
+        Ok(Self { sequence, is_same_policy: true, submitted: Vec::new(), selections: Vec::new() })
     }
 
     /// Says how its tokens were read.
@@ -272,6 +270,16 @@ impl<B: Backend> Restored<B> {
     /// Fails once it was stopped.
     pub fn check_stop(&self) -> Result<(), SchedulerError> {
         self.sequence.check_stop()
+    }
+
+    /// Whether layers that are there may take tokens while others are not.
+    pub fn may_be_used(&self) -> bool {
+        self.is_same_policy && self.submitted.is_empty() && self.sequence.attends_plain_rows()
+    }
+
+    /// The sequence as far as it is there.
+    pub fn sequence(&mut self) -> &mut Sequence<B> {
+        &mut self.sequence
     }
 
     /// The dimensions of its rows.

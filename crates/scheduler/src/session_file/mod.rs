@@ -33,5 +33,5 @@ pub use content::SessionContent;
 pub use digest::Digest;
 pub use file::{SessionFile, SessionReader};
 pub use header::{FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC, SessionHeader};
-pub use open::restore_sequence;
+pub use open::{ComingSequence, restore_sequence, restore_sequence_beside};
 pub use save::{SaveOptions, append_sequence, save_sequence};

@@ -43,6 +43,50 @@ pub async fn restore_sequence<B: Backend>(
     options: SequenceOptions,
     file: &mut SessionReader<'_>,
 ) -> Result<Sequence<B>, SchedulerError> {
+    let how = (shape, policy, options);
+    restore_sequence_beside(backend, how, file, &mut |coming| Ok(coming)).await
+}
+
+/// A sequence of which the first layers are there, and the others not yet.
+pub struct ComingSequence<B: Backend> {
+    restored: Restored<B>,
+    n_layers: usize,
+}
+
+impl<B: Backend> ComingSequence<B> {
+    /// Layers that are there.
+    pub fn n_layers(&self) -> usize {
+        self.n_layers
+    }
+
+    /// Tokens that a step may give it with which no segment of an index ends.
+    pub fn tokens_before_segment(&mut self) -> usize {
+        self.restored.sequence().tokens_before_segment(self.n_layers)
+    }
+
+    /// The sequence. Steps may run through the layers that are there, and must not end.
+    pub fn sequence(&mut self) -> &mut Sequence<B> {
+        self.restored.sequence()
+    }
+}
+
+/// What uses the layers that are there while others are waited for.
+pub type WhileComing<'a, B> =
+    dyn FnMut(ComingSequence<B>) -> Result<ComingSequence<B>, SchedulerError> + 'a;
+
+/// [`restore_sequence`] of a file that is on its way: `meanwhile` gets the sequence before a layer
+/// has to be waited for, where the device reads rows in the host store itself and the file has the
+/// indexes of the policy. Nothing of what it made must be used unless this succeeds: what the file
+/// is compared with may come later.
+///
+/// # Errors
+/// As there, and what `meanwhile` says.
+pub async fn restore_sequence_beside<B: Backend>(
+    backend: &Arc<B>,
+    (shape, policy, options): (KvShape, Policy, SequenceOptions),
+    file: &mut SessionReader<'_>,
+    meanwhile: &mut WhileComing<'_, B>,
+) -> Result<Sequence<B>, SchedulerError> {
     let header = file.header();
     header.check(&header.fingerprint.clone(), &shape)?;
     let (n_tokens, dim) = (header.n_tokens, Dimensions::of(header));
@@ -62,12 +106,20 @@ pub async fn restore_sequence<B: Backend>(
             }
             file.end()?;
         }
-        Reading::Records(file) => file.proved(|proofs| {
-            restored.shape().layers().try_for_each(|layer| {
-                restored.check_stop()?;
-                record_layer((file, proofs), layer, &dim, is_same, &mut restored)
-            })
-        })?,
+        Reading::Records(file) => {
+            restored = file.proved(|proofs| -> Result<_, SchedulerError> {
+                let mut restored = restored;
+                for layer in restored.shape().layers() {
+                    restored.check_stop()?;
+                    if layer.index() > 0 && restored.may_be_used() && !file.is_here(layer) {
+                        let coming = ComingSequence { restored, n_layers: layer.index() };
+                        restored = meanwhile(coming)?.restored;
+                    }
+                    record_layer((file, proofs), layer, &dim, is_same, &mut restored)?;
+                }
+                Ok(restored)
+            })?;
+        }
     }
     restored.set_read(was_read);
     restored.finish().await

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::ops::Range;
 
 use blake3::Hasher;
-use longview_core::RangeSource;
+use longview_core::{LayerId, RangeSource};
 
 use super::digest::{Digest, digest};
 use super::directory::{Directory, Entry, Key};
@@ -149,6 +149,13 @@ impl<'a> RecordFile<'a> {
     /// Bytes behind the trailer: of an append that did not end.
     pub fn n_torn(&self) -> u64 {
         self.source.size().saturating_sub(self.end)
+    }
+
+    /// Whether all records of a layer can be read without waiting for a network.
+    pub fn is_here(&self, layer: LayerId) -> bool {
+        let of_layer = |entry: &&Entry| entry.key.layer == Some(layer);
+        let mut entries = self.directory.entries.iter().filter(of_layer);
+        entries.all(|entry| self.source.is_here(entry.at, entry.len))
     }
 
     /// The bytes of a record that fits into memory.

@@ -11,7 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use longview_core::FileSource;
-use longview_engine::{Engine, PrefillMode, Session, SessionFiles, fingerprint_digest};
+use longview_engine::{
+    BegunChunk, CancelToken, ComingSession, Engine, PrefillMode, Session, SessionFiles,
+    fingerprint_digest,
+};
 use longview_library::documents::Facts as SessionFacts;
 use longview_library::documents::{
     BLOCK, Documents, DocumentsError, Id, Nearest, SessionEntry, SessionKey,
@@ -85,12 +88,20 @@ pub(super) enum Done<B: Backend> {
     Opened { scope: Scope, file: Id, document: Id, session: Result<Box<Session<B>>, String> },
     /// Shared storage was asked for a prompt: a session came, or there is none.
     Fetched { scope: Scope, asked: Id, session: Result<Option<Fetched<B>>, String> },
+    /// A session of shared storage of which some layers came: there is time to compute the prompt
+    /// in these while others come. It goes back to `back`, or nothing does.
+    Coming { coming: Box<ComingSession<B>>, back: Sender<Box<ComingSession<B>>> },
     /// A session was written. It comes back where nothing else goes on from it.
     Saved { session: Option<Box<Session<B>>>, waiter: Box<Waiter>, result: Result<(), ApiError> },
 }
 
-/// A session of shared storage, with its document.
-pub(super) type Fetched<B> = (Id, Box<Session<B>>);
+/// A session of shared storage.
+pub(super) struct Fetched<B: Backend> {
+    pub(super) document: Id,
+    pub(super) session: Box<Session<B>>,
+    /// What was computed of the prompt that asked for it.
+    pub(super) begun: Option<BegunChunk>,
+}
 
 /// The libraries of all scopes, and shared storage as each of them sees it.
 pub(super) type Kept = (Vec<Documents>, Vec<Share>);
@@ -161,8 +172,9 @@ impl<B: Backend + 'static> Disk<B> {
         }
         let (policy, scope, ids) = (policy.clone(), job.scope, job.ids.clone());
         let key = library.key(job.how.prefill);
+        let sender = self.sender.clone();
         self.begin("fetch", move || {
-            let session = library.fetch(&files, &policy, (&key, &ids, n_here));
+            let session = library.fetch(&files, &policy, (&key, &ids, n_here), &sender);
             Done::Fetched { scope, asked, session: session.map_err(|error| error.to_string()) }
         })?;
         self.opening.push((scope, asked));
@@ -275,6 +287,7 @@ impl<B: Backend + 'static> Disk<B> {
             Done::Fetched { scope, asked, .. } => {
                 self.opening.retain(|opening| *opening != (*scope, *asked));
             }
+            Done::Coming { .. } => {}
             Done::Saved { .. } => self.n_saving -= 1,
         }
         Some(done)
@@ -308,17 +321,26 @@ fn no_library() -> ApiError {
 
 impl Library {
     /// A session of shared storage with more tokens in common with `ids` than `n_here`. It is read
-    /// while it comes; the library gets it when all of it is there, and nobody waits for that.
+    /// while it comes, and while a layer is waited for the engine computes `ids` in those before;
+    /// the library gets it when all of it is there, and nobody waits for that.
     fn fetch<B: Backend>(
         self: &Arc<Self>,
         files: &SessionFiles<B>,
         policy: &PolicyOptions,
         (key, ids, n_here): (&SessionKey, &[u32], usize),
+        engine: &Sender<Done<B>>,
     ) -> Result<Option<Fetched<B>>, Box<dyn std::error::Error>> {
         let Some(share) = &self.share else { return Ok(None) };
         let Some(found) = share.nearest(key, ids, self.ctx_size, n_here)? else { return Ok(None) };
         let incoming = share.fetch(&self.documents, &found)?;
-        let session = block_on(files.restore(&incoming, Some(policy)))?.session;
+        let mut compute = |coming| {
+            let (back, computed) = channel();
+            engine.send(Done::Coming { coming: Box::new(coming), back }).ok()?;
+            computed.recv().ok().map(|coming| *coming)
+        };
+        let (beside, never) = ((ids, &mut compute as &mut _), CancelToken::default());
+        let restored = files.restore_beside(&incoming, Some(policy), &never, beside);
+        let (restored, begun) = block_on(restored)?;
         let (library, id) = (Arc::clone(self), found.document());
         let keep = move || {
             let kept = incoming.keep(&library.documents, &library.words, &library.about);
@@ -327,7 +349,8 @@ impl Library {
             }
         };
         let _ = thread::Builder::new().name("keep".to_owned()).spawn(keep);
-        Ok(Some((id, Box::new(session))))
+        let session = Box::new(restored.session);
+        Ok(Some(Fetched { document: id, session, begun }))
     }
 
     /// Copies a session that was read to its end to shared storage, on another thread. A document

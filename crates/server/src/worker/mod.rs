@@ -7,7 +7,9 @@
 //! Prompts and answers never share a step: an answer is computed by the same kernels whoever else
 //! runs, so its bits do not depend on the others.
 
+mod begun;
 mod choice;
+mod coming;
 mod disk;
 mod kept;
 mod lookup;
@@ -28,6 +30,7 @@ use longview_scheduler::SchedulerError;
 use pollster::block_on;
 use tokio::sync::oneshot;
 
+use self::begun::Begun;
 use self::choice::Choice;
 use self::disk::{Disk, Done, Waiter};
 use self::kept::{Kept, MIN_SHARED};
@@ -63,6 +66,8 @@ pub(crate) struct Worker<B: Backend> {
     left: Vec<Run<B>>,
     kept: Kept<B>,
     disk: Option<Disk<B>>,
+    /// Prompts that were begun while what they begin with came.
+    begun: Vec<Begun<B>>,
     pace: Pace,
     /// Contexts that go when nobody uses them any more.
     removing: Vec<Removal>,
@@ -114,6 +119,7 @@ impl<B: Backend + 'static> Worker<B> {
             pace: Pace::new(options.limits.max_stall),
             options,
             disk,
+            begun: Vec::new(),
             removing: Vec::new(),
             draining: None,
             turn: 0,
@@ -295,6 +301,7 @@ impl<B: Backend + 'static> Worker<B> {
         let before = self.waiting.len();
         self.waiting.retain(|job| !job.events.is_closed());
         self.metrics.cancelled.add(before - self.waiting.len());
+        self.drop_begun();
         let stall = self.options.limits.stall;
         let is_left = |run: &Run<B>| {
             run.is_left() || run.stalled.is_some_and(|since| since.elapsed() > stall)
@@ -371,8 +378,9 @@ impl<B: Backend + 'static> Worker<B> {
 
     fn start(&mut self, job: Job) {
         match guarded(|| block_on(self.begin(&job))) {
-            Ok(session) => {
+            Ok((session, n_known)) => {
                 let mut run = Run::new(job, session);
+                run.n_cached = n_known;
                 let n_started = self.n_started.entry(run.job.scope).or_default();
                 *n_started += 1;
                 run.task = *n_started;
@@ -387,11 +395,21 @@ impl<B: Backend + 'static> Worker<B> {
         }
     }
 
-    /// A session with as much of the prompt as is known.
-    async fn begin(&mut self, job: &Job) -> Result<Session<B>, ApiError> {
+    /// A session with as much of the prompt as is known or was begun, and how much was known.
+    async fn begin(&mut self, job: &Job) -> Result<(Session<B>, usize), ApiError> {
         self.engine.revive().await?;
-        let options = &job.how.policy;
         self.check_draft(job)?;
+        if let Some(begun) = self.take_begun(job) {
+            return Ok(begun);
+        }
+        let session = self.begin_known(job).await?;
+        let n_known = session.tokens().len();
+        Ok((session, n_known))
+    }
+
+    /// A session with as much of the prompt as is known.
+    async fn begin_known(&mut self, job: &Job) -> Result<Session<B>, ApiError> {
+        let options = &job.how.policy;
         if self.may_use_known(job)?
             && let Some(session) = self.known(job).await
         {
@@ -449,11 +467,12 @@ impl<B: Backend + 'static> Worker<B> {
                     let line = format!("context {}: is not opened: {error}", document.short());
                     (self.options.log)(&line);
                 }
-                Done::Fetched { scope, session: Ok(Some((document, session))), .. } => {
+                Done::Fetched { scope, session: Ok(Some(fetched)), .. } => {
                     self.metrics.shared_fetched.add(1);
                     self.disk_changed();
-                    self.kept.hold(scope, *session, document);
+                    self.take_fetched(scope, fetched);
                 }
+                Done::Coming { coming, back } => self.compute_coming(coming, &back),
                 Done::Fetched { session: Ok(None), .. } => self.metrics.shared_missed.add(1),
                 Done::Fetched { session: Err(error), .. } => {
                     self.metrics.shared_missed.add(1);

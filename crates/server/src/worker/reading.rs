@@ -28,7 +28,7 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     /// Whether somebody waits for the next token of an answer, here or beside the server.
-    fn answers_wait(&self) -> bool {
+    pub(super) fn answers_wait(&self) -> bool {
         self.options.turns.is_wanted()
             || self.runs.iter().any(|run| !run.is_reading() && run.has_room())
     }
