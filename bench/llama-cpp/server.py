@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`longview serve` beside llama-server: several requests at once, and the first one after a restart.
+"""`longview serve` beside llama-server: several requests at once, and the first after a restart.
 
     python3 bench/llama-cpp/server.py --text book.txt
     python3 bench/llama-cpp/server.py --text book.txt --only slots --slot-tokens 4096

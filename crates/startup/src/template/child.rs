@@ -1,7 +1,7 @@
 //! The process that runs one template: limits first, then the job from stdin, the answer on stdout.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::thread;
@@ -27,7 +27,7 @@ pub(super) fn main(words: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(_) => ExitCode::FAILURE,
         // A thread without a result: Wine ends a thread whose stack is full, and not the process.
         Err(_) => {
-            eprintln!("a thread has overflowed its stack");
+            let _ = writeln!(io::stderr(), "a thread has overflowed its stack");
             ExitCode::FAILURE
         }
     }
