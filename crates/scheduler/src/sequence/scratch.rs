@@ -4,6 +4,7 @@ use longview_core::DType;
 use longview_ops::{Backend, OpResult, View};
 
 use super::options::Placement;
+use super::token_order::TokenOrder;
 use crate::layout::KvShape;
 use crate::store::UploadCache;
 
@@ -18,6 +19,8 @@ pub struct StepScratch<B: Backend> {
     host_row_ids: Vec<u32>,
     /// Only where rows are not attended in place.
     pub(super) stream: Option<StreamBuffers<B>>,
+    /// Only where a prompt goes on behind rows that clusters put out of token order.
+    pub(super) order: Option<TokenOrder<B>>,
 }
 
 /// Buffers of a prefill whose past is streamed from the host.
@@ -54,6 +57,7 @@ impl<B: Backend> StepScratch<B> {
             row_ids: UploadCache::new(backend, 1, n_ids, "row ids")?,
             host_row_ids: Vec::with_capacity(n_ids),
             stream,
+            order: None,
         })
     }
 
