@@ -185,6 +185,12 @@ fn the_end_of_a_prompt_is_made_in_pieces_between_the_steps_of_others() {
         json!({ "prompt": "It was", "max_tokens": 3900, "ignore_eos": true, "stream": true });
     let beside = served.send("POST", "/v1/completions", &[], &long.to_string());
     served.wait_for("llamacpp:requests_processing", 1.0);
+    // Until its own prompt has ended, which is a piece as well.
+    let (n_before, began) = (counts().1, Instant::now());
+    while counts().1 < n_before + 2.0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it answers");
+        thread::sleep(Duration::from_millis(2));
+    }
     let begin = counts();
     let answer = said(&served, &body);
     let end = counts();
