@@ -273,7 +273,10 @@ impl<B: Backend + 'static> Disk<B> {
     ) -> Result<(), ApiError> {
         let sender = self.sender.clone();
         let thread = thread::Builder::new().name(name.to_owned());
-        let begun = thread.spawn(move || sender.send(work()));
+        let begun = thread.spawn(move || {
+            // A worker that has ended wants no result.
+            let _ = sender.send(work());
+        });
         begun.map(|_| ()).map_err(|error| ApiError::internal(error.to_string()))
     }
 
