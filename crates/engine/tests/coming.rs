@@ -88,13 +88,13 @@ fn answer(engine: &mut Engine<Cpu>, session: &mut Session<Cpu>) -> (Vec<u32>, Ve
     (logits, answer.ids)
 }
 
-/// The session of a file that comes layer by layer, what was begun in it, and the numbers of layers
-/// that were there in each turn.
-fn come(
-    engine: &mut Engine<Cpu>,
-    file: &[u8],
-    most: usize,
-) -> Result<(Session<Cpu>, Option<BegunChunk>), (EngineError, Vec<usize>)> {
+/// A session that came, and what was begun in it.
+type Came = (Session<Cpu>, Option<BegunChunk>);
+/// Why none came, and how many layers were there in each turn.
+type Failed = Box<(EngineError, Vec<usize>)>;
+
+/// The session of a file that comes layer by layer.
+fn come(engine: &mut Engine<Cpu>, file: &[u8], most: usize) -> Result<Came, Failed> {
     let files = engine.session_files().expect("a fingerprint");
     let (link, prompt) = (Link { file, come: AtomicU64::new(0) }, prompt(engine));
     let (mut turns, mut come_before) = (Vec::new(), 0);
@@ -112,7 +112,7 @@ fn come(
     let restored = files.restore_beside(&link, None, &never, (&prompt, &mut compute));
     match block_on(restored) {
         Ok((restored, begun)) => Ok((restored.session, begun)),
-        Err(error) => Err((error, turns)),
+        Err(error) => Err(Box::new((error, turns))),
     }
 }
 
@@ -188,7 +188,8 @@ fn a_last_layer_that_is_damaged_gives_no_session() {
     let right = file.clone();
     let at = file.len() - END as usize - 100;
     file[at] ^= 1;
-    let Err((error, turns)) = come(&mut engine, &file, 64) else { panic!("it was given out") };
+    let Err(failed) = come(&mut engine, &file, 64) else { panic!("it was given out") };
+    let (error, turns) = *failed;
     let said = error.to_string();
     let last = engine.model().config().n_layers - 1;
     assert!(said.contains(&format!("layer {last}")), "{said}");
