@@ -3,6 +3,9 @@
 
 use crate::error::SessionFileError;
 
+/// What is wrong where a list is longer than what is left.
+const LIST_ENDS: &str = "it ends within a list";
+
 /// A record that is being written.
 #[derive(Debug, Default)]
 pub(crate) struct FieldWriter(Vec<u8>);
@@ -105,7 +108,7 @@ pub(crate) trait Fields {
     /// Takes `n` bytes.
     fn bytes(&mut self, n: usize) -> Result<Vec<u8>, SessionFileError> {
         if n as u64 > self.left() {
-            return Err(SessionFileError::Inconsistent("it ends within a list"));
+            return Err(SessionFileError::Inconsistent(LIST_ENDS));
         }
         let mut bytes = vec![0; n];
         self.take(&mut bytes)?;
@@ -125,7 +128,7 @@ pub(crate) trait Fields {
         from: impl Fn([u8; N]) -> T,
     ) -> Result<Vec<T>, SessionFileError> {
         if (n as u64).checked_mul(N as u64).is_none_or(|bytes| bytes > self.left()) {
-            return Err(SessionFileError::Inconsistent("it ends within a list"));
+            return Err(SessionFileError::Inconsistent(LIST_ENDS));
         }
         (0..n).map(|_| Ok(from(self.array()?))).collect()
     }
@@ -169,9 +172,9 @@ impl SliceFields<'_> {
 }
 
 impl<'a> SliceFields<'a> {
-    /// The next `n` bytes.
-    fn part(&mut self, n: usize) -> Result<&'a [u8], SessionFileError> {
-        let ends = SessionFileError::Inconsistent("it ends within a list");
+    /// The next `n` bytes; what to say where there are fewer.
+    fn part(&mut self, n: usize, ends: &'static str) -> Result<&'a [u8], SessionFileError> {
+        let ends = SessionFileError::Inconsistent(ends);
         let (now, rest) = self.0.split_at_checked(n).ok_or(ends)?;
         self.0 = rest;
         Ok(now)
@@ -184,15 +187,12 @@ impl Fields for SliceFields<'_> {
     }
 
     fn take(&mut self, out: &mut [u8]) -> Result<(), SessionFileError> {
-        let ends = SessionFileError::Inconsistent("it ends within a field");
-        let (now, rest) = self.0.split_at_checked(out.len()).ok_or(ends)?;
-        out.copy_from_slice(now);
-        self.0 = rest;
+        out.copy_from_slice(self.part(out.len(), "it ends within a field")?);
         Ok(())
     }
 
     fn append(&mut self, n: usize, out: &mut Vec<u8>) -> Result<(), SessionFileError> {
-        out.extend_from_slice(self.part(n)?);
+        out.extend_from_slice(self.part(n, LIST_ENDS)?);
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl Fields for SliceFields<'_> {
         n: usize,
         from: impl Fn([u8; N]) -> T,
     ) -> Result<Vec<T>, SessionFileError> {
-        let bytes = self.part(n.saturating_mul(N))?;
+        let bytes = self.part(n.saturating_mul(N), LIST_ENDS)?;
         let (numbers, _) = bytes.as_chunks::<N>();
         Ok(numbers.iter().map(|bytes| from(*bytes)).collect())
     }
