@@ -56,15 +56,25 @@ fn a_fault_of_the_program_ends_one_request_alone() {
     let options = ServerOptions { max_kept: 0, ..ServerOptions::default() };
     let served = begin_engine(facts_of_model(), options, engine, Duration::ZERO);
     served.wait_until_ready();
-    let body = json!({ "prompt": "It was", "max_tokens": 400, "ignore_eos": true });
+    let body = json!({ "prompt": "It was", "max_tokens": 800, "ignore_eos": true });
     let whole = served.post("/v1/completions", &body).json()["choices"][0]["text"].clone();
+    // While a prompt is read.
+    FAULTS.store(1, Ordering::SeqCst);
+    let failed = served.post("/v1/completions", &body);
+    assert_eq!((failed.status, failed.code().as_str()), (500, "internal_error"));
+    assert_eq!(served.post("/v1/completions", &body).json()["choices"][0]["text"], whole);
+    // While three are answered.
     let answers: Vec<_> = thread::scope(|scope| {
         let ask = || served.post("/v1/completions", &body);
         let threads: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
-        served.wait_for(RUNNING, 3.0);
-        let n_before = served.metric("llamacpp:n_decode_total");
-        while served.metric("llamacpp:n_decode_total") < n_before + 3.0 {
-            thread::sleep(Duration::from_millis(1));
+        let answers_of_three = || {
+            let slots = served.get("/slots").json();
+            let slots = slots.as_array().expect("a list of slots");
+            slots.iter().filter(|slot| slot["n_decoded"].as_u64() > Some(2)).count() == 3
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        while !answers_of_three() {
+            assert!(Instant::now() < end, "three are not answered at once");
         }
         // One in the step of all, one when the first of them is computed alone.
         FAULTS.store(2, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::kv_sequence::Sequence;
 use super::layer_state::{Layer, LayerState, Recall, SelectedAt};
 use super::options::Placement;
-use super::scratch::{IDS_OF_TOKEN, StepScratch};
+use super::scratch::{IDS_OF_TOKEN, TokenScratch};
 use crate::error::SchedulerError;
 use crate::eviction::RotatedSinks;
 use crate::index::{AddedQueries, DecodeStep};
@@ -65,7 +65,7 @@ impl Token {
     pub async fn prepare_exact<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
+        scratch: &mut TokenScratch<B>,
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         self.begin(sequence).await?;
@@ -118,7 +118,7 @@ impl Token {
     pub fn store<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &StepScratch<B>,
+        scratch: &TokenScratch<B>,
         i: usize,
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {

@@ -7,7 +7,7 @@ use longview_ops::{AttendChunk, Backend, ChunkSpan, KvView, OpResult, View, View
 
 use super::kv_sequence::Sequence;
 use super::past_stream::PastStream;
-use super::scratch::{StepScratch, StreamBuffers};
+use super::scratch::{StepScratch, StreamBuffers, TokenScratch};
 use crate::error::SchedulerError;
 use crate::index::RecordedChunk;
 use crate::layout::{KvShape, LayerMode, LayerTensors, attend_params, segment_rows};
@@ -35,6 +35,8 @@ impl Chunk {
         scratch: &mut StepScratch<B>,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
+        // Borrowed apart, never taken out: a step may be left at any wait.
+        let StepScratch { tokens: scratch, stream } = scratch;
         if self.layer == LayerId(0) {
             sequence.bring_rows().await?;
         }
@@ -52,7 +54,8 @@ impl Chunk {
         } else if mode == LayerMode::Dense {
             self.attend_resident(sequence, scratch, t).await?;
         } else {
-            self.attend_streamed(sequence, scratch, t).await?;
+            let stream = stream.as_mut().expect("device placement has buffers to stream through");
+            self.attend_streamed(sequence, scratch, t, stream).await?;
         }
         if sequence.records_mass(self.layer) {
             sequence.copies.join(&sequence.backend)?;
@@ -65,7 +68,7 @@ impl Chunk {
     }
 
     /// The chunk's rows, as many as the scratch has numbers for.
-    fn new_rows<'a, B: Backend>(&self, scratch: &'a StepScratch<B>) -> NewRows<'a, B> {
+    fn new_rows<'a, B: Backend>(&self, scratch: &'a TokenScratch<B>) -> NewRows<'a, B> {
         NewRows { start: self.start, len: self.len, row_ids: scratch.rows(0, self.len) }
     }
 
@@ -73,7 +76,7 @@ impl Chunk {
     async fn attend_in_place<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
+        scratch: &mut TokenScratch<B>,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         let (n, shape, backend) = (sequence.n_tokens, &sequence.shape, &*sequence.backend);
@@ -89,7 +92,7 @@ impl Chunk {
     async fn attend_rows<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
+        scratch: &mut TokenScratch<B>,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         if !self.attends {
@@ -122,7 +125,7 @@ impl Chunk {
     async fn attend_resident<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
+        scratch: &mut TokenScratch<B>,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         let (n, shape) = (sequence.n_tokens, &sequence.shape);
@@ -159,20 +162,7 @@ impl Chunk {
     async fn attend_streamed<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
-        t: &mut LayerTensors<'_, B>,
-    ) -> Result<(), SchedulerError> {
-        let mut stream =
-            scratch.stream.take().expect("device placement has buffers to stream through");
-        let result = self.stream(sequence, scratch, t, &mut stream).await;
-        scratch.stream = Some(stream);
-        result
-    }
-
-    async fn stream<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
+        scratch: &mut TokenScratch<B>,
         t: &mut LayerTensors<'_, B>,
         stream: &mut StreamBuffers<B>,
     ) -> Result<(), SchedulerError> {
@@ -227,7 +217,7 @@ impl Chunk {
     fn attend_past<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
+        scratch: &mut TokenScratch<B>,
         t: &mut LayerTensors<'_, B>,
         stream: &mut StreamBuffers<B>,
     ) -> OpResult<()> {

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::decode::{Recalling, Token};
 use super::kv_sequence::Sequence;
 use super::layer_state::LayerState;
-use super::scratch::StepScratch;
+use super::scratch::TokenScratch;
 use crate::error::SchedulerError;
 use crate::layout::{KvShape, LayerTensors, attend_params, segment_rows};
 use crate::recall::RESIDUAL_PARTS;
@@ -31,7 +31,7 @@ pub(super) struct Decoded<'s, B: Backend> {
 /// Decoded tokens of several sequences, one of each, that attend together.
 pub(super) struct Round<'s, B: Backend> {
     pub tokens: SmallVec<[Decoded<'s, B>; 4]>,
-    pub scratch: &'s mut StepScratch<B>,
+    pub scratch: &'s mut TokenScratch<B>,
 }
 
 /// A sequence with its selection.

@@ -12,12 +12,17 @@ pub(super) const IDS_OF_TOKEN: usize = 3;
 
 /// Buffers that steps share, made once per model and device.
 pub struct StepScratch<B: Backend> {
+    pub(super) tokens: TokenScratch<B>,
+    /// Only where rows are not attended in place.
+    pub(super) stream: Option<StreamBuffers<B>>,
+}
+
+/// Buffers that every token of a step needs.
+pub(super) struct TokenScratch<B: Backend> {
     pub(super) max_tokens: usize,
     pub(super) lse: B::Buffer,
     row_ids: UploadCache<B>,
     host_row_ids: Vec<u32>,
-    /// Only where rows are not attended in place.
-    pub(super) stream: Option<StreamBuffers<B>>,
 }
 
 /// Buffers of a prefill whose past is streamed from the host.
@@ -48,15 +53,17 @@ impl<B: Backend> StepScratch<B> {
         };
         // Where rows have two forms they have two places, and a third on the device.
         let n_ids = IDS_OF_TOKEN * max_tokens.max(1);
-        Ok(Self {
+        let tokens = TokenScratch {
             max_tokens,
             lse: backend.alloc(DType::F32, max_tokens * shape.n_q_heads, "log-sum-exp")?,
             row_ids: UploadCache::new(backend, 1, n_ids, "row ids")?,
             host_row_ids: Vec::with_capacity(n_ids),
-            stream,
-        })
+        };
+        Ok(Self { tokens, stream })
     }
+}
 
+impl<B: Backend> TokenScratch<B> {
     /// Row numbers of new rows, up to [`IDS_OF_TOKEN`] for each token.
     pub(super) fn set_rows(
         &mut self,

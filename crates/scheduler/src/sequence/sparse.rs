@@ -11,7 +11,7 @@ use longview_ops::{
 use super::kv_sequence::Sequence;
 use super::past_stream::PastStream;
 use super::prefill::Chunk;
-use super::scratch::{StepScratch, StreamBuffers};
+use super::scratch::{StreamBuffers, TokenScratch};
 use super::sparse_means::{
     BLOCK, BlockCounts, FIRST_BLOCKS, LAST_TOKENS, PART, PARTS, RECENT_BLOCKS, RowsRead,
     SparsePrefill, tile_tokens,
@@ -166,7 +166,7 @@ impl Chunk {
     pub(super) async fn attend_sparsely<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
+        scratch: &mut TokenScratch<B>,
         t: &mut LayerTensors<'_, B>,
         stream: Option<&mut StreamBuffers<B>>,
     ) -> Result<(), SchedulerError> {
@@ -190,7 +190,7 @@ impl Chunk {
     async fn sparse_part<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        (scratch, t): (&mut StepScratch<B>, &mut LayerTensors<'_, B>),
+        (scratch, t): (&mut TokenScratch<B>, &mut LayerTensors<'_, B>),
         (sparse, mut stream): (&mut SparsePrefill<B>, Option<&mut StreamBuffers<B>>),
         threshold: f32,
     ) -> OpResult<BlockCounts> {
@@ -306,7 +306,7 @@ impl Chunk {
     fn stream_blocks<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        (scratch, t): (&mut StepScratch<B>, &mut LayerTensors<'_, B>),
+        (scratch, t): (&mut TokenScratch<B>, &mut LayerTensors<'_, B>),
         stream: &mut StreamBuffers<B>,
         (blocks, kept): (&Blocks<'_, B>, &dyn Fn(usize, usize) -> bool),
     ) -> OpResult<()> {

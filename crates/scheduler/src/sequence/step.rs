@@ -68,9 +68,9 @@ impl<B: Backend> Step<'_, '_, B> {
                 let most = span.sequence.most_drafted(span.len - 1);
                 assert!(span.len == 1 + most, "drafted tokens that the sequence does not allow");
             }
-            if span.start + span.len > self.scratch.max_tokens {
+            if span.start + span.len > self.scratch.tokens.max_tokens {
                 let len = span.start + span.len;
-                return Err(SchedulerError::Chunk { len, chunk: self.scratch.max_tokens });
+                return Err(SchedulerError::Chunk { len, chunk: self.scratch.tokens.max_tokens });
             }
         }
         Ok(())
@@ -122,7 +122,7 @@ impl<B: Backend> Step<'_, '_, B> {
             for round in 0..span.len {
                 sequence.n_tokens = first + round;
                 let token = Token { layer, index: span.start + round, round };
-                token.prepare_exact(sequence, self.scratch, t).await?;
+                token.prepare_exact(sequence, &mut self.scratch.tokens, t).await?;
             }
             sequence.n_tokens = first;
             let (backend, shape) = (&*sequence.backend, &sequence.shape);
@@ -142,7 +142,7 @@ impl<B: Backend> Step<'_, '_, B> {
                 q: t.q,
                 spans: &[run],
                 out: t.out_mut(),
-                lse: ViewMut::part(&mut self.scratch.lse, 0, n_tokens * shape.n_q_heads),
+                lse: ViewMut::part(&mut self.scratch.tokens.lse, 0, n_tokens * shape.n_q_heads),
             })?;
             let spent = backend.now().saturating_sub(begin);
             sequence.stats.attend += spent;
@@ -160,7 +160,7 @@ impl<B: Backend> Step<'_, '_, B> {
             let index = span.start + round;
             Decoded { sequence: &mut *span.sequence, index, recalling: None }
         });
-        Round { tokens: tokens.collect(), scratch: &mut *self.scratch }
+        Round { tokens: tokens.collect(), scratch: &mut self.scratch.tokens }
     }
 
     /// Whether a span of this step selects for `layer` by a predicted query.
@@ -177,7 +177,7 @@ impl<B: Backend> Step<'_, '_, B> {
             let index = span.start;
             Decoded { sequence: &mut *span.sequence, index, recalling: None }
         });
-        let mut round = Round { tokens: tokens.collect(), scratch: &mut *self.scratch };
+        let mut round = Round { tokens: tokens.collect(), scratch: &mut self.scratch.tokens };
         round.prefetch(layer, q).await
     }
 

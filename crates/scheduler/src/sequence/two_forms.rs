@@ -14,7 +14,7 @@ use longview_ops::{Backend, ChunkSpan, KvView, ListSpan, OpResult};
 use super::exact_rows::{ExactRows, exact_layout, recent_rows};
 use super::kv_sequence::Sequence;
 use super::prefill::{Chunk, Run};
-use super::scratch::StepScratch;
+use super::scratch::TokenScratch;
 use super::sparse::{BlockRun, Blocks};
 use crate::error::SchedulerError;
 use crate::layout::{DeviceLayout, LayerTensors};
@@ -234,7 +234,7 @@ impl Chunk {
     pub(super) async fn attend_two_forms<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
+        scratch: &mut TokenScratch<B>,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         self.store_two_forms(sequence, scratch, t)?;
@@ -257,7 +257,7 @@ impl Chunk {
     pub(super) fn attend_forms<B: Backend>(
         &self,
         sequence: &Sequence<B>,
-        (scratch, t): (&mut StepScratch<B>, &mut LayerTensors<'_, B>),
+        (scratch, t): (&mut TokenScratch<B>, &mut LayerTensors<'_, B>),
         blocks: Option<&Blocks<'_, B>>,
     ) -> OpResult<()> {
         let (Some((forms, first_exact)), Some(exact)) =
@@ -297,7 +297,7 @@ impl Chunk {
     fn store_two_forms<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
+        scratch: &mut TokenScratch<B>,
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         let rows = sequence.n_tokens..sequence.n_tokens + self.len;
