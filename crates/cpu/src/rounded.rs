@@ -3,7 +3,7 @@
 use half::bf16;
 use longview_core::DType;
 
-use crate::kernels::matvec::{pack_rows, packed_len};
+use crate::kernels::matvec::{pack_rows, packed_len, side};
 use crate::kernels::pairs::{RoundFloats, RoundToPairs, row_len};
 use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Team};
@@ -67,17 +67,18 @@ pub(crate) fn few<'a>(
     scratch: &'a mut [f32],
 ) -> Rows<'a> {
     let n_rows = x.len() / k;
+    let side = side(isa.tile_rows() * isa.tile_cols() / isa.lanes());
     match form {
         Form::AsTheyAre if n_rows == 1 => Rows::Floats(x),
         Form::AsTheyAre => {
-            pack_rows(x, k, scratch);
+            pack_rows(x, k, side, scratch);
             Rows::Floats(scratch)
         }
         Form::Floats => {
             if n_rows == 1 {
                 scratch.copy_from_slice(x);
             } else {
-                pack_rows(x, k, scratch);
+                pack_rows(x, k, side, scratch);
             }
             isa.run(RoundFloats { x: scratch });
             Rows::Floats(scratch)

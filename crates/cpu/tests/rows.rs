@@ -241,7 +241,7 @@ fn products_with_plain_weights() {
                 let all = of_rows(ROWS);
                 // 9 are the first that are multiplied with widened weights, 48 those with panels
                 // where rows are long.
-                for rows in [1, 2, 3, 5, 8, 9, 17, 47, 48, 64, 100] {
+                for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 47, 48, 64, 100] {
                     let isa = b.isa();
                     let name = format!("{dtype:?}, {kind:?} of {n_in} on {isa}: {rows} rows");
                     assert_eq!(of_rows(rows), all[..rows * WIDTH], "{name}");

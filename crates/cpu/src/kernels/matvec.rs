@@ -8,6 +8,10 @@
 //! sum would wait for the one before it, so several weight rows run side by side; what is asked for
 //! ahead is one stream all the same.
 
+use std::ops::Range;
+use std::ptr;
+
+use super::gemm::totals;
 use crate::simd::elem::Elem;
 use crate::simd::{MAX_LANES, Simd};
 use crate::supported_isa::Kernel;
@@ -16,9 +20,20 @@ use crate::team::Shared;
 /// Most activation rows.
 pub(crate) const MAX_ROWS: usize = 8;
 
-/// Activation rows that share a load of the weights: more would not stay in L1, and take a second
-/// pass over a block of weights that is still in L2.
-const SIDE: usize = 4;
+/// Activation rows that share a load of the weights, where the processor has registers for `n_sums`
+/// sums. More rows take a second pass over a block of weights that is still in L2.
+pub(crate) const fn side(n_sums: usize) -> usize {
+    if n_sums >= MANY_SUMS { MAX_ROWS } else { 4 }
+}
+
+/// Sums of a processor with 32 registers of 16 lanes.
+const MANY_SUMS: usize = 24;
+
+/// Most columns of a slice: eight rows of them take half of L1.
+const SLICE: usize = 512;
+
+/// Weight rows that take a slice one after the other: their sums fit into L1 beside it.
+const RUN: usize = 24;
 
 /// Most vectors of 16 bits in a row that is read alone: the processor then works on the next row
 /// before the sums of this one are done. (Rows of 8,192: 27 GB/s alone, 45 side by side.)
@@ -58,17 +73,22 @@ impl<E: Elem> Kernel for Matvec<'_, E> {
         let mut first = 0;
         while first < self.n_rows {
             let x = self.x.as_ptr().add(packed_len(first, self.k));
+            let has_many = S::MR * S::NV >= MANY_SUMS;
+            // As many sums as registers allow: a load of x then serves more rows of weights.
             match self.n_rows - first {
                 1 if self.is_alone::<S>() => self.blocks::<S, 1, 1>(x, first),
                 1 => self.blocks::<S, 1, 4>(x, first),
                 2 => self.blocks::<S, 2, 4>(x, first),
-                // As many sums as registers allow: a load of x then serves more rows of weights.
-                3 if S::MR * S::NV >= 24 => self.blocks::<S, 3, 4>(x, first),
+                3 if has_many => self.blocks::<S, 3, 4>(x, first),
                 3 => self.blocks::<S, 3, 2>(x, first),
-                _ if S::MR * S::NV >= 24 => self.blocks::<S, 4, 4>(x, first),
+                4 if has_many => self.slices::<S, 4, 4>(x, first),
+                5 if has_many => self.slices::<S, 5, 4>(x, first),
+                6 if has_many => self.slices::<S, 6, 4>(x, first),
+                7 if has_many => self.slices::<S, 7, 3>(x, first),
+                8 if has_many => self.slices::<S, 8, 3>(x, first),
                 _ => self.blocks::<S, 4, 2>(x, first),
             }
-            first += SIDE;
+            first += side(S::MR * S::NV);
         }
     }
 }
@@ -83,41 +103,90 @@ impl<E: Elem> Matvec<'_, E> {
 
     #[inline(always)]
     unsafe fn blocks<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
-        let n = self.weights.len().checked_div(self.k).unwrap_or(0);
-        let mut o = 0;
-        while o + O <= n {
-            self.block::<S, R, O>(x, r, o);
-            o += O;
-        }
-        while o < n {
-            self.block::<S, R, 1>(x, r, o);
-            o += 1;
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn block<S: Simd, const R: usize, const O: usize>(
-        &self,
-        x: *const f32,
-        first: usize,
-        o: usize,
-    ) {
-        let k = self.k;
-        let w = self.weights.as_ptr().add(o * k);
-        let mut sums = [[S::zero(); O]; R];
-        let mut p = 0;
+        let (k, n) = (self.k, self.n_weights());
         // Several rows of activations, or short rows: one stream, a whole block ahead, because its
         // rows are read side by side.
         let is_stream = R > 1 || k <= MOST_ALONE * MAX_LANES;
-        let ahead = w.cast::<u8>().wrapping_add((O * k * size_of::<E>()).max(AHEAD));
+        let mut o = 0;
+        while o < n {
+            let n_rows = if o + O <= n { O } else { 1 };
+            let ahead = (n_rows * k * size_of::<E>()).max(AHEAD);
+            let ahead = is_stream.then(|| self.weight(o).cast::<u8>().wrapping_add(ahead));
+            let part = Part { r, o, columns: 0..k, ahead, waiting: ptr::null_mut() };
+            if n_rows == O {
+                self.block::<S, R, O>(x, part);
+            } else {
+                self.block::<S, R, 1>(x, part);
+            }
+            o += n_rows;
+        }
+    }
+
+    /// As [`Self::blocks`] for so many rows of activations that they do not fit into L1: a slice of
+    /// their columns at a time meets a run of weight rows, whose sums wait meanwhile.
+    #[inline(always)]
+    unsafe fn slices<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
+        let (k, n) = (self.k, self.n_weights());
+        let depth = k.div_ceil(k.div_ceil(SLICE)).next_multiple_of(2 * MAX_LANES);
+        let mut waiting = [[0.0_f32; MANY_SUMS * MAX_LANES]; RUN];
+        for start in (0..n).step_by(RUN) {
+            let n_run = (n - start).min(RUN);
+            for p in (0..k).step_by(depth) {
+                let columns = p..k.min(p + depth);
+                let mut i = 0;
+                while i < n_run {
+                    let n_rows = if i + O <= n_run { O } else { 1 };
+                    // The run after this one, as far as this one is done.
+                    let done = n_run * p + i * columns.len();
+                    let ahead = self.weight(start + n_run).wrapping_add(done).cast();
+                    let waiting = waiting[i].as_mut_ptr();
+                    let columns = columns.clone();
+                    let part = Part { r, o: start + i, columns, ahead: Some(ahead), waiting };
+                    if n_rows == O {
+                        self.block::<S, R, O>(x, part);
+                    } else {
+                        self.block::<S, R, 1>(x, part);
+                    }
+                    i += n_rows;
+                }
+            }
+        }
+    }
+
+    /// Weight rows.
+    #[inline(always)]
+    fn n_weights(&self) -> usize {
+        self.weights.len().checked_div(self.k).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn weight(&self, o: usize) -> *const E {
+        self.weights.as_ptr().wrapping_add(o * self.k)
+    }
+
+    #[inline(always)]
+    unsafe fn block<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, part: Part) {
+        let Part { r: first, o, columns: Range { start, end }, ahead, waiting } = part;
+        let (k, w) = (self.k, self.weight(o));
+        let mut sums = [[S::zero(); O]; R];
+        if start > 0 {
+            for r in 0..R {
+                for j in 0..O {
+                    sums[r][j] = S::load(waiting.add((r * O + j) * S::LANES));
+                }
+            }
+        }
+        let mut p = start;
         // Two vectors a turn, because with 16-bit weights and 16 lanes they are one cache line: one
         // prefetch each.
-        while p + 2 * S::LANES <= k {
+        while p + 2 * S::LANES <= end {
             let bytes = 2 * S::LANES * size_of::<E>();
-            if O > 1 && is_stream {
-                let mut at = p * O * size_of::<E>();
-                let end = at + O * bytes;
-                while at < end {
+            if O > 1
+                && let Some(ahead) = ahead
+            {
+                let mut at = (p - start) * O * size_of::<E>();
+                let last = at + O * bytes;
+                while at < last {
                     S::prefetch(ahead.wrapping_add(at));
                     at += 64;
                 }
@@ -141,22 +210,41 @@ impl<E: Elem> Matvec<'_, E> {
             step::<S, E, R, O>(&mut sums, w.add(p), k, x, p);
             p += S::LANES;
         }
+        if end < k {
+            for r in 0..R {
+                for j in 0..O {
+                    S::store(waiting.add((r * O + j) * S::LANES), sums[r][j]);
+                }
+            }
+            return;
+        }
         if p + S::LANES <= k {
             step::<S, E, R, O>(&mut sums, w.add(p), k, x, p);
             p += S::LANES;
         }
         if p < k {
+            let mut v = [S::zero(); O];
             for j in 0..O {
-                let v = E::load_n::<S>(w.add(j * k + p), k - p);
-                for r in 0..R {
-                    let x = S::load_n(x.add(place::<R>(r, p)), k - p);
-                    sums[r][j] = S::fma(v, x, sums[r][j]);
+                v[j] = E::load_n::<S>(w.add(j * k + p), k - p);
+            }
+            for r in 0..R {
+                let x = S::load_n(x.add(place::<R>(r, p)), k - p);
+                for j in 0..O {
+                    sums[r][j] = S::fma(v[j], x, sums[r][j]);
                 }
             }
         }
+        // Of a copy: the compiler would keep what it reads by number in memory, not in registers.
+        let mut done = [[S::zero(); O]; R];
         for r in 0..R {
             for j in 0..O {
-                self.finish(first + r, o + j, S::sum(sums[r][j]));
+                done[r][j] = sums[r][j];
+            }
+        }
+        let totals = totals::<S, R, O>(&done);
+        for r in 0..R {
+            for j in 0..O {
+                self.finish(first + r, o + j, totals[r * O + j]);
             }
         }
     }
@@ -168,6 +256,20 @@ impl<E: Elem> Matvec<'_, E> {
         let out = &mut self.out.slice(r * self.n_out + column, 1)[0];
         *out = sum + bias + if self.add { *out } else { 0.0 };
     }
+}
+
+/// Some columns of a few rows of both.
+struct Part {
+    /// The first row of activations.
+    r: usize,
+    /// The first row of weights, in the block.
+    o: usize,
+    /// All but the last part of a row have a multiple of two vectors.
+    columns: Range<usize>,
+    /// What is asked for ahead, where that is one stream.
+    ahead: Option<*const u8>,
+    /// Sums that the columns before left, and that wait for those that follow.
+    waiting: *mut f32,
 }
 
 /// Elements of a row of x that lie together.
@@ -184,11 +286,11 @@ pub(crate) fn packed_len(n_rows: usize, k: usize) -> usize {
     n_rows * if n_rows == 1 { k } else { k.next_multiple_of(GROUP) }
 }
 
-/// Interleaves [`SIDE`] rows of x at a time in groups of 16 elements, so that they are one stream:
-/// rows of 8 KiB side by side would fall into the same sets of L1.
-pub(crate) fn pack_rows(x: &[f32], k: usize, packed: &mut [f32]) {
+/// Interleaves as many rows of x as share a load of the weights ([`side`]) in groups of 16 elements,
+/// so that they are one stream: rows of 8 KiB side by side would fall into the same sets of L1.
+pub(crate) fn pack_rows(x: &[f32], k: usize, side: usize, packed: &mut [f32]) {
     let width = k.next_multiple_of(GROUP);
-    for (rows, packed) in x.chunks(SIDE * k).zip(packed.chunks_mut(SIDE * width)) {
+    for (rows, packed) in x.chunks(side * k).zip(packed.chunks_mut(side * width)) {
         for (g, group) in packed.chunks_exact_mut(rows.len() / k * GROUP).enumerate() {
             let columns = g * GROUP..((g + 1) * GROUP).min(k);
             for (row, to) in rows.chunks_exact(k).zip(group.chunks_exact_mut(GROUP)) {

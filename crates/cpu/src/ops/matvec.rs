@@ -105,10 +105,10 @@ impl<'a> PlainWork<'a> {
         let Problem { x, n_in, n_out, bias, add } = *p;
         let dtype = weight.dtype();
         let row_bytes = n_in * dtype.size();
-        // A multiple of 4, the rows that the kernel does side by side.
+        // A multiple of 3 and 4, the rows that the kernel does side by side.
         let wanted = n_out * row_bytes / ENOUGH_ITEMS;
         let item_bytes = wanted.clamp(ITEM_BYTES[0], ITEM_BYTES[1]);
-        let block = (item_bytes / row_bytes).next_multiple_of(4).max(4);
+        let block = (item_bytes / row_bytes).next_multiple_of(12).max(12);
         let n_rows = x.len() / n_in;
         let x = few(isa, weight.form(isa), x, n_in, scratch);
         Self { weight, dtype, x, n_rows, n_in, n_out, bias, add, block }
