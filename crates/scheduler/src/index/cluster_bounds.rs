@@ -15,7 +15,7 @@ use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpResult, View, ViewMut};
 
 use super::cluster_parts::{ClusterParts, Coded};
 use super::halfway::all_bounds;
-use super::layer_index::{HeadIndex, LayerIndex};
+use super::layer_index::{HeadIndex, LayerIndex, alloc};
 
 /// Clusters that a window of decoded tokens becomes, and more.
 const STEP_CLUSTERS: usize = 64;
@@ -43,7 +43,7 @@ impl<B: Backend> ClusterBounds<B> {
     /// Room for `capacity` clusters of each of `n_kv_heads` heads, over codes of `rank` factors.
     pub fn new(backend: &B, n_kv_heads: usize, capacity: usize, rank: usize) -> OpResult<Self> {
         Ok(Self {
-            bounds: backend.alloc(DType::I8, n_kv_heads * capacity * 2 * rank, LABEL)?,
+            bounds: alloc(backend, DType::I8, n_kv_heads * capacity * 2 * rank, LABEL)?,
             n_clusters: vec![0; n_kv_heads],
             unchanged: vec![0; n_kv_heads],
             capacity,
@@ -133,7 +133,7 @@ impl<B: Backend> ClusterBounds<B> {
 
     /// Makes the device's buffer again on a fresh device. It is empty until it follows.
     pub fn restore(&mut self, backend: &B) -> OpResult<()> {
-        self.bounds = backend.alloc(DType::I8, self.bounds.len(), LABEL)?;
+        self.bounds = alloc(backend, DType::I8, self.bounds.len(), LABEL)?;
         self.n_clusters.fill(0);
         self.unchanged.fill(0);
         if let Some(parts) = &mut self.parts {
@@ -174,6 +174,7 @@ mod tests {
     use super::super::kmeans_job::HeadClusters;
     use super::super::testing::{R, shape};
     use super::*;
+    use crate::store::fixture::separate_device;
 
     /// Rows before the first cluster.
     const FIRST: usize = 2;
@@ -267,9 +268,19 @@ mod tests {
         let backend = R::new();
         let (index, codes, mut bounds) = some(&backend);
         let mut fork = bounds.fork(&backend).unwrap();
-        fork.follow(&backend, &index, &codes, FIRST).unwrap();
+        // Nothing is made again where kernels read memory of the host.
         assert_eq!(fork.n_clusters, bounds.n_clusters);
         assert_eq!(of_head(&backend, &fork, 0, 2), ALL[..2]);
+        fork.follow(&backend, &index, &codes, FIRST).unwrap();
+        assert_eq!(of_head(&backend, &fork, 0, 2), ALL[..2]);
+        let device = separate_device();
+        let (index, codes, mut bounds) = some(&device);
+        let mut fork = bounds.fork(&device).unwrap();
+        assert_eq!(fork.n_clusters, [0, 0]);
+        fork.follow(&device, &index, &codes, FIRST).unwrap();
+        assert_eq!(fork.n_clusters, bounds.n_clusters);
+        assert_eq!(of_head(&device, &fork, 0, 2), ALL[..2]);
+        let (index, codes, mut bounds) = some(&backend);
         let fresh = R::new();
         bounds.restore(&fresh).unwrap();
         assert_eq!((bounds.n_clusters.clone(), fresh.allocations()), (vec![0, 0], 1));

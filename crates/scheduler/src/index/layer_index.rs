@@ -531,7 +531,12 @@ impl<B: Backend> LayerIndex<B> {
 }
 
 /// Memory that kernels read: that of the host, which forks may share, where they are one.
-fn alloc<B: Backend>(backend: &B, dtype: DType, len: usize, label: &str) -> OpResult<B::Buffer> {
+pub(super) fn alloc<B: Backend>(
+    backend: &B,
+    dtype: DType,
+    len: usize,
+    label: &str,
+) -> OpResult<B::Buffer> {
     let is_one = backend.capabilities().unified_memory;
     match if is_one { backend.alloc_host(dtype, len, label)? } else { None } {
         Some(buffer) => Ok(buffer),
