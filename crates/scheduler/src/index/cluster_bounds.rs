@@ -15,7 +15,8 @@ use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpResult, View, ViewMut};
 
 use super::cluster_parts::{ClusterParts, Coded};
 use super::halfway::all_bounds;
-use super::layer_index::{HeadIndex, LayerIndex, alloc};
+use super::head_index::HeadIndex;
+use super::layer_index::{LayerIndex, alloc};
 
 /// Clusters that a window of decoded tokens becomes, and more.
 const STEP_CLUSTERS: usize = 64;
@@ -78,10 +79,10 @@ impl<B: Backend> ClusterBounds<B> {
             let before = self.n_clusters[h].min(n);
             self.unchanged[h] = self.unchanged[h].min(n);
             self.staging.clear();
-            let all: &[i8] = bytemuck::cast_slice(&head_tokens.centroids);
             let codes = |cluster: usize| {
                 let first = own.starts[cluster] as usize - first_row;
-                &all[first * self.rank..(first + own.sizes[cluster] as usize) * self.rank]
+                let rows = first * self.rank..(first + own.sizes[cluster] as usize) * self.rank;
+                head_tokens.centroids.get(rows)
             };
             let codes = (before..n).map(codes);
             all_bounds(backend, codes, &mut self.sums, &mut self.staging);

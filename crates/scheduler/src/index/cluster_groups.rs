@@ -9,6 +9,8 @@
 use longview_core::{DType, decode_f32_into, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, ViewMut};
 
+use super::shared_bytes::SharedBytes;
+
 /// Clusters of a group, in long contexts more ([`group_clusters`]).
 pub(crate) const GROUP_CLUSTERS: usize = 32;
 
@@ -34,7 +36,7 @@ pub(crate) struct Members<'a> {
     /// Tokens of each cluster.
     pub sizes: &'a [u32],
     /// `[clusters, 2, width]` in the data type of the index: centroid and mean value.
-    pub pairs: &'a [u8],
+    pub pairs: &'a SharedBytes,
 }
 
 /// The groups of one KV head, in the order of their clusters.
@@ -117,7 +119,7 @@ impl<B: Backend> ClusterGroups<B> {
         let tokens: u32 = clusters.sizes[first..end].iter().sum();
         for cluster in first..end {
             let share = clusters.sizes[cluster] as f32 / tokens as f32;
-            decode_f32_into(dtype, &clusters.pairs[cluster * pair..][..pair], own);
+            decode_f32_into(dtype, &clusters.pairs.get(cluster * pair..(cluster + 1) * pair), own);
             means.iter_mut().zip(&*own).for_each(|(mean, x)| *mean += share * x);
         }
         group.owners.extend(std::iter::repeat_n(group.starts.len() as u32, end - first));
@@ -262,14 +264,16 @@ mod tests {
     /// Clusters of one number: these sizes, and keys and values that count up and down.
     struct Clusters {
         sizes: Vec<u32>,
-        pairs: Vec<u8>,
+        pairs: SharedBytes,
     }
 
     impl Clusters {
         fn of(sizes: &[u32]) -> Self {
             let numbers = (0..sizes.len()).map(|i| i as f32);
             let pairs: Vec<f32> = numbers.flat_map(|x| [x, -x]).collect();
-            Self { sizes: sizes.to_vec(), pairs: encode_f32(DType::F32, &pairs) }
+            let mut bytes = SharedBytes::default();
+            *bytes.own() = encode_f32(DType::F32, &pairs);
+            Self { sizes: sizes.to_vec(), pairs: bytes }
         }
 
         fn members(&self) -> Members<'_> {

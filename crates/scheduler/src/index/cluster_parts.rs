@@ -82,7 +82,7 @@ impl<B: Backend> ClusterParts<B> {
     ) -> OpResult<()> {
         let Some(groups) = clusters.groups() else { return Ok(()) };
         let (groups, own) = (&groups.heads()[h].starts, &clusters.heads()[h]);
-        let codes: &[i8] = bytemuck::cast_slice(&tokens.heads()[h].centroids);
+        let codes = &tokens.heads()[h].centroids;
         let parts = &mut self.heads[h];
         let before = parts.keep(coded.unchanged);
         let mut first = parts.end();
@@ -99,7 +99,7 @@ impl<B: Backend> ClusterParts<B> {
             let (first, last) = (*start as usize, (start + size) as usize - 1);
             let rows = own.starts[first] as usize - coded.first_row
                 ..(own.starts[last] + own.sizes[last]) as usize - coded.first_row;
-            &codes[rows.start * self.rank..rows.end * self.rank]
+            codes.get(rows.start * self.rank..rows.end * self.rank)
         });
         all_bounds(backend, codes, &mut self.sums, &mut parts.bounds);
         assert!(parts.starts.len() <= self.capacity, "more parts than there is room for");

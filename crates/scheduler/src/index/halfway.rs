@@ -3,6 +3,9 @@
 //! Clusters have it ([`super::ClusterBounds`]), and so have parts of their groups
 //! ([`super::ClusterParts`]).
 
+use std::borrow::Cow;
+
+use bytemuck::cast_slice;
 use longview_ops::Backend;
 
 use crate::store::{Task, together};
@@ -35,19 +38,19 @@ pub(super) fn halfway_bounds(codes: &[i8], sums: &mut [i32], to: &mut Vec<i8>) {
 /// The bounds of several runs of tokens, by all threads of the backend where they are many.
 pub(super) fn all_bounds<'a, B: Backend>(
     backend: &B,
-    runs: impl ExactSizeIterator<Item = &'a [i8]>,
+    runs: impl ExactSizeIterator<Item = Cow<'a, [u8]>>,
     sums: &mut [i32],
     to: &mut Vec<i8>,
 ) {
     if runs.len() < 2 * SHARE {
-        return runs.for_each(|codes| halfway_bounds(codes, sums, to));
+        return runs.for_each(|codes| halfway_bounds(cast_slice(&codes), sums, to));
     }
     let (rank, first, runs) = (sums.len(), to.len(), runs.collect::<Vec<_>>());
     to.resize(first + runs.len() * 2 * rank, 0);
     let shares = to[first..].chunks_mut((SHARE * 2 * rank).max(1)).zip(runs.chunks(SHARE));
-    let task = |(to, runs): (&'_ mut [i8], &'_ [&'_ [i8]])| {
+    let task = |(to, runs): (&'_ mut [i8], &'_ [Cow<'_, [u8]>])| {
         let (mut sums, mut bounds) = (vec![0; rank], Vec::with_capacity(to.len()));
-        runs.iter().for_each(|codes| halfway_bounds(codes, &mut sums, &mut bounds));
+        runs.iter().for_each(|codes| halfway_bounds(cast_slice(codes), &mut sums, &mut bounds));
         to.copy_from_slice(&bounds);
     };
     let tasks = shares.map(|share| Box::new(move || task(share)) as Task<'_>);
@@ -97,7 +100,8 @@ mod tests {
             let (mut sums, mut one_by_one, mut all) = (vec![0; 6], vec![1, 2], vec![1, 2]);
             runs().for_each(|codes| halfway_bounds(codes, &mut sums, &mut one_by_one));
             let backend = longview_ops::ReferenceBackend::new();
-            all_bounds(&backend, runs(), &mut sums, &mut all);
+            let bytes = runs().map(|codes| Cow::Borrowed(cast_slice(codes)));
+            all_bounds(&backend, bytes, &mut sums, &mut all);
             assert_eq!(all, one_by_one, "{n}");
         }
     }

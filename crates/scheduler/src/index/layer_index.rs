@@ -12,38 +12,13 @@ use longview_core::{DType, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, KvView, OpResult, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::cluster_groups::{ClusterGroups, Members};
+use super::cluster_groups::ClusterGroups;
+use super::head_index::HeadIndex;
 use super::kmeans_job::HeadClusters;
 use super::records::{ClustersRecord, IndexRecord};
+use super::shared_bytes::SharedBytes;
 use crate::layout::KvShape;
 use crate::store::{together, touch, touch_room};
-
-/// The clusters of one KV head, in the order of their rows in the host store.
-#[derive(Clone, Debug, Default)]
-pub struct HeadIndex {
-    /// First row of each cluster.
-    pub starts: Vec<u32>,
-    /// Rows of each cluster.
-    pub sizes: Vec<u32>,
-    /// Largest distance of a member's key from the centroid.
-    pub radius: Vec<f32>,
-    /// `[clusters, width]` in the KV data type, or codes.
-    pub centroids: Vec<u8>,
-    /// Clusters that a step may choose from; empty for all.
-    pub open: Vec<bool>,
-    /// `[clusters, 2, width]` in the KV data type: centroid and mean value, a KV row that stands
-    /// for the cluster; empty unless the index is to keep them.
-    pub pairs: Vec<u8>,
-    /// The cluster of each indexed row, from the first on, which is the token of that number in an
-    /// index of tokens; empty unless the index is to keep them.
-    pub owners: Vec<u32>,
-}
-
-impl HeadIndex {
-    fn members(&self) -> Members<'_> {
-        Members { sizes: &self.sizes, pairs: &self.pairs }
-    }
-}
 
 /// The index of one layer: clusters, blocks or tokens of each KV head.
 pub struct LayerIndex<B: Backend> {
@@ -103,8 +78,8 @@ impl<B: Backend> LayerIndex<B> {
             starts: Vec::with_capacity(capacity),
             sizes: Vec::with_capacity(capacity),
             radius: Vec::with_capacity(capacity),
-            centroids: Vec::with_capacity(capacity * width * dtype.size()),
-            pairs: Vec::new(),
+            centroids: SharedBytes::with_capacity(capacity * width * dtype.size()),
+            pairs: SharedBytes::default(),
             owners: Vec::new(),
         });
         let h = shape.n_kv_heads;
@@ -194,13 +169,13 @@ impl<B: Backend> LayerIndex<B> {
             }
             assert_eq!(row as usize, row_end, "clusters do not cover their rows");
             head.radius.extend_from_slice(&new.radius);
-            encode_f32_into(self.centroids.dtype(), &new.centroids, &mut head.centroids);
+            encode_f32_into(self.centroids.dtype(), &new.centroids, head.centroids.own());
             if self.pairs.is_some() {
                 let width = self.width.max(1);
                 let means = new.centroids.chunks_exact(width).zip(new.values.chunks_exact(width));
                 assert_eq!(new.values.len(), new.centroids.len(), "a mean value for each centroid");
                 for mean in means.flat_map(|(centroid, value)| [centroid, value]) {
-                    encode_f32_into(self.centroids.dtype(), mean, &mut head.pairs);
+                    encode_f32_into(self.centroids.dtype(), mean, head.pairs.own());
                 }
             }
             self.upload_head(backend, h, first)?;
@@ -233,13 +208,7 @@ impl<B: Backend> LayerIndex<B> {
             let row_bytes = self.width * self.centroids.dtype().size();
             for (h, head) in Arc::make_mut(&mut self.heads).iter_mut().enumerate() {
                 let n = n_left(h);
-                head.starts.truncate(n);
-                head.sizes.truncate(n);
-                head.radius.truncate(n);
-                head.open.truncate(n);
-                head.centroids.truncate(n * row_bytes);
-                head.pairs.truncate(2 * n * row_bytes);
-                head.owners.truncate(head.sizes.iter().map(|size| *size as usize).sum());
+                head.truncate(n, row_bytes);
                 self.unchanged[h] = self.unchanged[h].min(n);
             }
         }
@@ -265,8 +234,8 @@ impl<B: Backend> LayerIndex<B> {
         let clusters = |head: &HeadIndex| ClustersRecord {
             sizes: head.sizes.clone(),
             radius: head.radius.clone(),
-            centroids: head.centroids.clone(),
-            pairs: head.pairs.clone(),
+            centroids: head.centroids.all().into_owned(),
+            pairs: head.pairs.all().into_owned(),
             open: head.open.clone(),
         };
         let heads = self.heads.iter().map(clusters).collect();
@@ -308,8 +277,8 @@ impl<B: Backend> LayerIndex<B> {
             }
             head.sizes.extend_from_slice(&new.sizes);
             head.radius.extend_from_slice(&new.radius);
-            head.centroids.extend_from_slice(&new.centroids);
-            head.pairs.extend_from_slice(&new.pairs);
+            head.centroids.own().extend_from_slice(&new.centroids);
+            head.pairs.own().extend_from_slice(&new.pairs);
             head.open.extend_from_slice(&new.open);
             self.upload_head(backend, h, 0)?;
             let count = new.sizes.len() as u32;
@@ -330,8 +299,8 @@ impl<B: Backend> LayerIndex<B> {
             touch_room(&mut head.starts, n, &mut tasks);
             touch_room(&mut head.sizes, n, &mut tasks);
             touch_room(&mut head.radius, new.radius.len(), &mut tasks);
-            touch_room(&mut head.centroids, new.centroids.len(), &mut tasks);
-            touch_room(&mut head.pairs, new.pairs.len(), &mut tasks);
+            touch_room(head.centroids.own(), new.centroids.len(), &mut tasks);
+            touch_room(head.pairs.own(), new.pairs.len(), &mut tasks);
         }
         let pairs = self.pairs.as_mut().map(|pairs| (pairs, 2 * row_bytes));
         let buffers =
@@ -400,6 +369,8 @@ impl<B: Backend> LayerIndex<B> {
     pub(crate) fn fork(&mut self, backend: &B) -> OpResult<Self> {
         let (n_heads, capacity) = (self.heads.len(), self.capacity);
         let n_units: Vec<usize> = self.heads.iter().map(|head| head.sizes.len()).collect();
+        // What others share is as it was when they began to.
+        Arc::get_mut(&mut self.heads).into_iter().flatten().for_each(HeadIndex::share);
         let spans = |first: &[usize], width: usize| -> Vec<Range<usize>> {
             let heads = first.iter().zip(&n_units).enumerate();
             let at = |h: usize, unit: usize| (h * capacity + unit) * width;
@@ -459,11 +430,12 @@ impl<B: Backend> LayerIndex<B> {
     fn upload_head(&mut self, backend: &B, h: usize, first: usize) -> OpResult<()> {
         let (d, head) = (self.width, &self.heads[h]);
         let (at, n) = (h * self.capacity + first, head.sizes.len() - first);
-        let bytes = &head.centroids[first * d * self.centroids.dtype().size()..];
-        backend.write(ViewMut::part(&mut self.centroids, at * d, n * d), bytes)?;
+        let row_bytes = d * self.centroids.dtype().size();
+        let bytes = head.centroids.get(first * row_bytes..head.centroids.len());
+        backend.write(ViewMut::part(&mut self.centroids, at * d, n * d), &bytes)?;
         if let Some(pairs) = &mut self.pairs {
-            let bytes = &head.pairs[2 * first * d * self.centroids.dtype().size()..];
-            backend.write(ViewMut::part(pairs, 2 * at * d, 2 * n * d), bytes)?;
+            let bytes = head.pairs.get(2 * first * row_bytes..head.pairs.len());
+            backend.write(ViewMut::part(pairs, 2 * at * d, 2 * n * d), &bytes)?;
         }
         // A closed cluster looks empty to the device, which never takes those.
         let is_open = |c: usize| head.open.get(c).copied().unwrap_or(true);
@@ -651,6 +623,8 @@ mod tests {
             fork.append(&backend, 7, 9, &[clusters(&[1, 1], 7.0), clusters(&[2], 0.5)]).unwrap();
             assert_eq!(on_device(&backend, &index), all_of_both_batches());
             assert_eq!((index.record(), fork.n_used(0)), (before, 4));
+            let first_pair = |index: &LayerIndex<R>| index.heads[0].pairs.get(0..1).as_ptr();
+            assert_eq!(first_pair(&fork), first_pair(&index), "what is not cut is there once");
             let second = fork.fork(&backend).unwrap();
             assert_eq!(second.record(), fork.record());
             assert_eq!(second.heads[0].owners, fork.heads[0].owners);

@@ -247,8 +247,8 @@ impl LowRankDecode {
         for token in recalled {
             // What was selected before a cut may be gone.
             let Some(start) = units.starts.get(*token) else { continue };
-            let bytes = &units.centroids[token * width..(token + 1) * width];
-            decode_f32_into(kv_dtype, bytes, &mut low);
+            let bytes = units.centroids.get(token * width..(token + 1) * width);
+            decode_f32_into(kv_dtype, &bytes, &mut low);
             sums.add(&wide(&rows.key(head, *start as usize)), &wide(&low));
         }
         sums

@@ -5,6 +5,7 @@ mod cluster_bounds;
 mod cluster_groups;
 mod cluster_parts;
 mod halfway;
+mod head_index;
 mod importance;
 mod job_queue;
 mod kmeans_job;
@@ -17,6 +18,7 @@ pub mod projection;
 mod prompt_keys;
 mod recorded;
 mod records;
+mod shared_bytes;
 #[cfg(test)]
 mod testing;
 
@@ -25,10 +27,11 @@ pub(crate) use cluster_bounds::ClusterBounds;
 pub(crate) use cluster_groups::GROUP_CLUSTERS;
 pub(crate) use cluster_groups::{HeadGroups, PART_CLUSTERS, group_bytes, group_clusters};
 pub(crate) use cluster_parts::{ClusterParts, part_bytes};
+pub use head_index::HeadIndex;
 pub(crate) use importance::{AddedQueries, RecordedQueries};
 pub use kmeans_job::{ClusterJob, ClusterTask, HeadClusters, TaskKind};
 pub use kmeans_worker::ClusterWorker;
-pub use layer_index::{HeadIndex, LayerIndex};
+pub use layer_index::LayerIndex;
 pub(crate) use layer_projection::LayerProjection;
 pub(crate) use low_rank_decode::{DecodeStep, LowRankDecode};
 pub(crate) use observation::{Observation, Observer, Observers};

@@ -124,7 +124,7 @@ impl<B: Backend> Bounded<'_, B> {
             for (cluster, take) in self.selector.selected(self.selection, head) {
                 takes[cluster] = take as u32;
             }
-            let landmarks = decode_f32(kv_dtype, &clusters.centroids);
+            let landmarks = decode_f32(kv_dtype, &clusters.centroids.all());
             let units = Units {
                 sizes: &clusters.sizes,
                 takes: &takes,

@@ -107,7 +107,7 @@ impl<B: Backend> SampledBound<'_, B> {
         let mut all = Vec::with_capacity(shape.n_q_heads);
         for head in shape.heads() {
             let units = &self.index.heads()[head];
-            let landmarks = decode_f32(shape.kv_dtype, &units.centroids);
+            let landmarks = decode_f32(shape.kv_dtype, &units.centroids.all());
             let mut parts = self.parts(head, units);
             let mut rng = self.choice.place.rng(head, Purpose::Bound);
             for h in shape.query_heads(head) {

@@ -345,7 +345,7 @@ fn check_mass<B: Backend>(sim: &Sim<B>, head: HeadId, share: f64) {
     let shape = sim.sequence.shape();
     let (d, layer) = (shape.head_dim, &sim.sequence.layers()[1]);
     let index = &layer.recall().unwrap().index.heads()[head];
-    let centroids = longview_core::decode_f32(shape.kv_dtype, &index.centroids);
+    let centroids = longview_core::decode_f32(shape.kv_dtype, &index.centroids.all());
     let mut mass = vec![0.0f64; index.sizes.len()];
     for h in shape.query_heads(head) {
         let q = &sim.truth[1].last().unwrap().q[h * d..(h + 1) * d];
