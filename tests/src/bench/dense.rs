@@ -206,6 +206,7 @@ pub(super) fn cases<B: Backend>() -> Cases<B> {
         boxed(QuantType::ALL.map(|ty| QuantLinearCase { ty, n_rows, n_in, n_out }))
     };
     cases.extend(quantised(1, 2048, 8192));
+    cases.extend(quantised(8, 2048, 8192));
     cases.extend(quantised(512, 2048, 2048));
     cases
 }
