@@ -286,8 +286,9 @@ pub(crate) fn packed_len(n_rows: usize, k: usize) -> usize {
     n_rows * if n_rows == 1 { k } else { k.next_multiple_of(GROUP) }
 }
 
-/// Interleaves as many rows of x as share a load of the weights ([`side`]) in groups of 16 elements,
-/// so that they are one stream: rows of 8 KiB side by side would fall into the same sets of L1.
+/// Interleaves as many rows of x as share a load of the weights ([`side`]) in groups of 16
+/// elements, so that they are one stream: rows of 8 KiB side by side would fall into the same sets
+/// of L1.
 pub(crate) fn pack_rows(x: &[f32], k: usize, side: usize, packed: &mut [f32]) {
     let width = k.next_multiple_of(GROUP);
     for (rows, packed) in x.chunks(side * k).zip(packed.chunks_mut(side * width)) {
