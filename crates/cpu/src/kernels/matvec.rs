@@ -8,6 +8,7 @@
 //! sum would wait for the one before it, so several weight rows run side by side; what is asked for
 //! ahead is one stream all the same.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 
@@ -128,7 +129,8 @@ impl<E: Elem> Matvec<'_, E> {
     unsafe fn slices<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
         let (k, n) = (self.k, self.n_weights());
         let depth = k.div_ceil(k.div_ceil(SLICE)).next_multiple_of(2 * MAX_LANES);
-        let mut waiting = [[0.0_f32; MANY_SUMS * MAX_LANES]; RUN];
+        // Not zeros: to write these takes as long as a small item.
+        let mut waiting = [[MaybeUninit::<f32>::uninit(); MANY_SUMS * MAX_LANES]; RUN];
         for start in (0..n).step_by(RUN) {
             let n_run = (n - start).min(RUN);
             for p in (0..k).step_by(depth) {
@@ -139,7 +141,7 @@ impl<E: Elem> Matvec<'_, E> {
                     // The run after this one, as far as this one is done.
                     let done = n_run * p + i * columns.len();
                     let ahead = self.weight(start + n_run).wrapping_add(done).cast();
-                    let waiting = waiting[i].as_mut_ptr();
+                    let waiting = waiting[i].as_mut_ptr().cast();
                     let columns = columns.clone();
                     let part = Part { r, o: start + i, columns, ahead: Some(ahead), waiting };
                     if n_rows == O {
