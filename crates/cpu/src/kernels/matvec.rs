@@ -110,16 +110,10 @@ impl<E: Elem> Matvec<'_, E> {
         let is_stream = R > 1 || k <= MOST_ALONE * MAX_LANES;
         let mut o = 0;
         while o < n {
-            let n_rows = if o + O <= n { O } else { 1 };
-            let ahead = (n_rows * k * size_of::<E>()).max(AHEAD);
+            let ahead = (O * k * size_of::<E>()).max(AHEAD);
             let ahead = is_stream.then(|| self.weight(o).cast::<u8>().wrapping_add(ahead));
             let part = Part { r, o, columns: 0..k, ahead, waiting: ptr::null_mut() };
-            if n_rows == O {
-                self.block::<S, R, O>(x, part);
-            } else {
-                self.block::<S, R, 1>(x, part);
-            }
-            o += n_rows;
+            o += self.rows::<S, R, O>(x, part, n - o);
         }
     }
 
@@ -137,21 +131,32 @@ impl<E: Elem> Matvec<'_, E> {
                 let columns = p..k.min(p + depth);
                 let mut i = 0;
                 while i < n_run {
-                    let n_rows = if i + O <= n_run { O } else { 1 };
                     // The run after this one, as far as this one is done.
                     let done = n_run * p + i * columns.len();
                     let ahead = self.weight(start + n_run).wrapping_add(done).cast();
                     let waiting = waiting[i].as_mut_ptr().cast();
                     let columns = columns.clone();
                     let part = Part { r, o: start + i, columns, ahead: Some(ahead), waiting };
-                    if n_rows == O {
-                        self.block::<S, R, O>(x, part);
-                    } else {
-                        self.block::<S, R, 1>(x, part);
-                    }
-                    i += n_rows;
+                    i += self.rows::<S, R, O>(x, part, n_run - i);
                 }
             }
+        }
+    }
+
+    /// The part of O rows of weights where so many are left, else of one; returns of how many.
+    #[inline(always)]
+    unsafe fn rows<S: Simd, const R: usize, const O: usize>(
+        &self,
+        x: *const f32,
+        part: Part,
+        n_left: usize,
+    ) -> usize {
+        if O <= n_left {
+            self.block::<S, R, O>(x, part);
+            O
+        } else {
+            self.block::<S, R, 1>(x, part);
+            1
         }
     }
 

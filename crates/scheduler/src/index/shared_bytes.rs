@@ -1,4 +1,8 @@
 //! Bytes that grow at their end, and that copies share.
+//!
+//! What is read of them nearly always lies in one piece and is borrowed, which
+//! `crate::store::SegmentedBytes` (of a fixed length, written anywhere, read by copying) does not
+//! offer.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -93,7 +97,9 @@ impl SharedBytes {
         if !self.own.is_empty() {
             let room = self.own.capacity() - self.own.len();
             let end = self.len();
-            let own = std::mem::replace(&mut self.own, Vec::with_capacity(room));
+            let mut own = std::mem::replace(&mut self.own, Vec::with_capacity(room));
+            // Nothing is added to it any more: its room is the new list's.
+            own.shrink_to_fit();
             self.shared.push((end, Arc::new(own)));
         }
     }
