@@ -32,8 +32,8 @@ use super::request::{Device, Request};
 
 /// What can be asked for.
 pub const USAGE: &str = "[attention] [qwen] [million] [llama] [prefill] [--layers N] [--weights \
-                         QUANTISED] [--kv-type f16|q8] [--chunk-size N] [--device cpu|wgpu|cuda] \
-                         [options of the device]";
+                         QUANTISED] [--kv-type f16|q8] [--chunk-size N] [--repeat N] [--device \
+                         cpu|wgpu|cuda] [options of the device]";
 
 /// Parts by name; without any all but the last two: the one takes 50 GB of host memory, the other
 /// is about prompts.
@@ -59,6 +59,10 @@ struct Stored {
     is_kv8: bool,
     /// Prompt tokens computed at a time.
     chunk: Option<usize>,
+    /// How often a decoded token comes in a row; once without. Queries of random weights have
+    /// nothing in common from token to token, so that nearly nothing is recalled twice; of repeated
+    /// tokens all but the first hit, as neighbours in text do.
+    repeat: Option<usize>,
 }
 
 impl Stored {
@@ -67,7 +71,7 @@ impl Stored {
         let (mut stored, mut rest) = (Self::default(), Vec::new());
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
-            let known = ["--layers", "--weights", "--kv-type", "--chunk-size"];
+            let known = ["--layers", "--weights", "--kv-type", "--chunk-size", "--repeat"];
             if !known.contains(&arg.as_str()) {
                 rest.push(arg);
                 continue;
@@ -76,6 +80,7 @@ impl Stored {
             match (arg.as_str(), value.as_str()) {
                 ("--layers", n) => stored.layers = Some(n.parse().context("--layers")?),
                 ("--weights", name) => stored.weights = Some(name.parse()?),
+                ("--repeat", n) => stored.repeat = Some(n.parse().context("--repeat")?),
                 ("--chunk-size", n) => stored.chunk = Some(n.parse().context("--chunk-size")?),
                 (_, "f16") => stored.is_kv8 = false,
                 (_, "q8") => stored.is_kv8 = true,
@@ -222,9 +227,9 @@ impl<B: Backend> Measure<'_, B> {
         let stored = self.stored;
         let dims = &stored.dims(dims);
         let folder = RandomFolder::new(dims).context("the folder of random weights")?;
-        let weights = stored.model(&folder)?;
-        let weight_bytes = weights.tensors.file_bytes(&weights.config);
-        drop(weights);
+        let first = stored.model(&folder)?;
+        let weight_bytes = first.tensors.file_bytes(&first.config);
+        let mut first = Some(first);
         let subject = Subject { dims, weight_bytes, budget };
         writeln!(
             self.out,
@@ -242,7 +247,7 @@ impl<B: Backend> Measure<'_, B> {
         let mut results = Vec::new();
         for context in contexts {
             let options = stored.options(context + 256);
-            let model = stored.model(&folder)?;
+            let model = first.take().map_or_else(|| stored.model(&folder), Ok)?;
             // Recall needs less than full attention, which may not fit.
             let mut engine = Engine::load(Arc::clone(self.backend), model, options, &clusterkv)?;
             let mut session = engine.session(&clusterkv)?;
@@ -252,7 +257,7 @@ impl<B: Backend> Measure<'_, B> {
             }))?;
             for policy in [&clusterkv, &full, &nowhere_dense] {
                 block_on(session.set_policy(policy))?;
-                let measured = measure(&mut engine, &mut session, *context)?;
+                let measured = measure(&mut engine, &mut session, *context, stored)?;
                 self.report(&subject, *context, &measured, policy)?;
                 results.push(measured);
             }
@@ -425,13 +430,27 @@ impl<B: Backend> Measure<'_, B> {
 /// Keys around 256 directions, which change slowly along the text. `seed` tells the KV heads of a
 /// model apart.
 pub(super) fn clusterable(head_dim: usize, seed: usize, first_row: usize, rows: &mut [f32]) {
-    for (i, row) in rows.chunks_exact_mut(2 * head_dim).enumerate() {
-        let position = first_row + i;
-        let topic = SplitMix64::new((position / 40) as u64 ^ (seed as u64) << 32).below(256);
-        let mut direction = SplitMix64::new((topic + 1000 * seed) as u64);
+    let width = 2 * head_dim;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let each = (rows.len() / width).div_ceil(cores).max(64);
+    std::thread::scope(|scope| {
+        for (i, part) in rows.chunks_mut(each * width).enumerate() {
+            scope.spawn(move || clusterable_rows(width, seed, first_row + i * each, part));
+        }
+    });
+}
+
+fn clusterable_rows(width: usize, seed: usize, first_row: usize, rows: &mut [f32]) {
+    let mut direction = Vec::with_capacity(width);
+    for (position, row) in (first_row..).zip(rows.chunks_exact_mut(width)) {
+        if direction.is_empty() || position % 40 == 0 {
+            let topic = SplitMix64::new((position / 40) as u64 ^ (seed as u64) << 32).below(256);
+            let mut numbers = SplitMix64::new((topic + 1000 * seed) as u64);
+            direction = (0..width).map(|_| numbers.next_f32() * 4.0 - 2.0).collect();
+        }
         let mut noise = SplitMix64::new(position as u64 * 7919 + seed as u64);
-        for x in row {
-            *x = direction.next_f32() * 4.0 - 2.0 + noise.next_f32() - 0.5;
+        for (x, centre) in row.iter_mut().zip(&direction) {
+            *x = centre + noise.next_f32() - 0.5;
         }
     }
 }
@@ -441,7 +460,9 @@ fn measure<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
     context: usize,
+    stored: Stored,
 ) -> Result<Measured> {
+    let repeat = stored.repeat.unwrap_or(1).max(1);
     let mut best = Duration::MAX;
     let mut stats = None;
     for _ in 0..3 {
@@ -451,7 +472,7 @@ fn measure<B: Backend>(
             let start = Instant::now();
             let n = if warm { 8 } else { STEPS };
             for i in 0..n {
-                let ids = [i as u32 % 500];
+                let ids = [(i / repeat) as u32 % 500];
                 let part = SessionStep::new(session, &ids, SpanMode::Policy);
                 block_on(engine.step(&mut [part]))?;
             }
@@ -552,13 +573,15 @@ mod tests {
         let plain = parse("").unwrap();
         assert_eq!(plain.parts, PARTS[..3]);
         assert_eq!(plain.stored.words(), "bf16 weights, f16 rows");
-        let line = "llama --layers 8 --weights q4_k --kv-type q8 --chunk-size 2048 --device cuda";
+        let line = "llama --layers 8 --weights q4_k --kv-type q8 --chunk-size 2048 --repeat 3 \
+                    --device cuda";
         let DecodeRequest { parts, device, stored } = parse(line).unwrap();
         assert!(parts == ["llama"] && matches!(device, Device::Cuda(_)));
         assert_eq!(stored.words(), "q4_k weights, q8 rows");
         assert_eq!(stored.dims(&LLAMA_8B).n_layers, 8);
         let options = stored.options(100);
         assert_eq!((options.kv_dtype, options.chunk_size), (DType::Q8, 2048));
+        assert_eq!(stored.repeat, Some(3));
     }
 
     #[test]

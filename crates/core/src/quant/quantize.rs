@@ -33,8 +33,10 @@ pub fn quantize(ty: QuantType, values: &[f32], blocks: &mut [u8]) {
     }
 }
 
-/// Factors on the first guess of a scale.
-const FACTORS: [f32; 9] = [1.0, 0.84, 0.88, 0.92, 0.96, 1.04, 1.08, 1.12, 1.16];
+/// Factors on the first guess of a scale. All are tried side by side, each in its lane: the last
+/// three fill the vectors, and as repetitions they never win.
+const FACTORS: [f32; LANES] = [1.0, 0.84, 0.88, 0.92, 0.96, 1.04, 1.08, 1.12, 1.16, 1.0, 1.0, 1.0];
+const LANES: usize = 12;
 
 fn put(block: &mut [u8], at: usize, x: f32) -> f32 {
     let half = f16::from_f32(x.clamp(-65_504.0, 65_504.0));
@@ -56,8 +58,19 @@ fn importance(values: &[f32]) -> impl Fn(f32) -> f32 {
 
 /// A whole number in `low..=high` nearest to `x * inverse`.
 fn round(x: f32, inverse: f32, low: i32, high: i32) -> i32 {
-    // Not-a-number, which no weight is, becomes 0.
-    ((x * inverse).round_ties_even() as i32).clamp(low, high)
+    whole(x * inverse, low as f32, high as f32) as i32
+}
+
+/// The whole number in `low..=high`, which are of less than 22 bits, nearest to `x`; the even one
+/// of two. Not-a-number, which no weight is, becomes 0.
+#[inline(always)]
+fn whole(x: f32, low: f32, high: f32) -> f32 {
+    /// Beside it floats are whole numbers. (Without SSE 4.1 the library's rounding is a call.)
+    const WHOLE: f32 = 1.5 * (1 << 23) as f32;
+    let x = if x.is_nan() { 0.0 } else { x };
+    let x = if x > low { x } else { low };
+    let x = if x < high { x } else { high };
+    x + WHOLE - WHOLE
 }
 
 /// The scale d of `values = d * codes` for whole codes in `low..=high`.
@@ -69,16 +82,19 @@ fn even_scale(values: &[f32], low: i32, high: i32) -> f32 {
     // The end of the range that reaches further belongs to the largest value.
     let guess = most / if low.abs() > high { low } else { high } as f32;
     let weight = importance(values);
-    let (mut best, mut best_gain) = (guess, 0.0);
-    for factor in FACTORS {
-        let inverse = 1.0 / (guess * factor);
-        let (mut product, mut square) = (0.0, 0.0);
-        for x in values {
-            let code = round(*x, inverse, low, high) as f32;
-            let w = weight(*x);
-            product += w * x * code;
-            square += w * code * code;
+    let (low, high) = (low as f32, high as f32);
+    let inverses = FACTORS.map(|factor| 1.0 / (guess * factor));
+    let (mut products, mut squares) = ([0.0; LANES], [0.0; LANES]);
+    for x in values {
+        let w = weight(*x);
+        for i in 0..LANES {
+            let code = whole(x * inverses[i], low, high);
+            products[i] += w * x * code;
+            squares[i] += w * code * code;
         }
+    }
+    let (mut best, mut best_gain) = (guess, 0.0);
+    for (product, square) in products.into_iter().zip(squares) {
         // The error with the best scale, product / square, is the sum of squares less this.
         let gain = product * product / square;
         if square > 0.0 && gain > best_gain {
@@ -98,37 +114,66 @@ fn scale_and_min(values: &[f32], high: i32, most_min: f32) -> (f32, f32) {
     }
     let weight = importance(values);
     let guess = (high_end - low_end) / high as f32;
+    let lines = Lines { d: FACTORS.map(|factor| guess * factor), m: [low_end; LANES] };
+    let (first, better) = lines.fit(values, &weight, high as f32, most_min);
+    let (second, _) = better.fit(values, &weight, high as f32, most_min);
     let (mut best, mut least) = ((guess, low_end), f32::INFINITY);
-    for factor in FACTORS {
-        let (mut d, mut m) = (guess * factor, low_end);
-        for _ in 0..2 {
-            let codes = |x: f32| round(x - m, 1.0 / d, 0, high) as f32;
-            let mut sums = [0.0f32; 5];
-            let mut error = 0.0;
-            for x in values {
-                let (code, w) = (codes(*x), weight(*x));
-                error += w * (d * code + m - x).powi(2);
-                for (sum, term) in sums.iter_mut().zip([1.0, code, code * code, *x, code * x]) {
-                    *sum += w * term;
-                }
-            }
+    for i in 0..LANES {
+        for (lines, error) in [(&lines, first[i]), (&better, second[i])] {
             if error < least {
-                (best, least) = ((d, m), error);
-            }
-            // The line through (code, value) of least squares is the next guess.
-            let [n, sum, squares, total, product] = sums;
-            let spread = n * squares - sum * sum;
-            if spread <= 0.0 {
-                break;
-            }
-            d = (n * product - sum * total) / spread;
-            m = ((squares * total - sum * product) / spread).min(most_min);
-            if d <= 0.0 {
-                break;
+                (best, least) = ((lines.d[i], lines.m[i]), error);
             }
         }
     }
     best
+}
+
+/// Lines `d * code + m` side by side. A `d` that is no number has no line.
+struct Lines {
+    d: [f32; LANES],
+    m: [f32; LANES],
+}
+
+impl Lines {
+    /// The errors of the lines with codes in `0..=high`, and the lines of least squares through
+    /// these codes and their values.
+    fn fit(
+        &self,
+        values: &[f32],
+        weight: &impl Fn(f32) -> f32,
+        high: f32,
+        most_min: f32,
+    ) -> ([f32; LANES], Self) {
+        let inverses = self.d.map(|d| 1.0 / d);
+        let mut errors = [0.0; LANES];
+        // Of weights, weighted codes, their squares, values, and codes times values.
+        let [mut n, mut sum, mut squares] = [[0.0; LANES]; 3];
+        let [mut total, mut product] = [[0.0; LANES]; 2];
+        for x in values {
+            let w = weight(*x);
+            for i in 0..LANES {
+                let code = whole((x - self.m[i]) * inverses[i], 0.0, high);
+                let error = self.d[i] * code + self.m[i] - x;
+                errors[i] += w * (error * error);
+                n[i] += w;
+                sum[i] += w * code;
+                squares[i] += w * (code * code);
+                total[i] += w * x;
+                product[i] += w * (code * x);
+            }
+        }
+        let mut better = Self { d: [f32::NAN; LANES], m: [0.0; LANES] };
+        for i in 0..LANES {
+            let spread = n[i] * squares[i] - sum[i] * sum[i];
+            let d = (n[i] * product[i] - sum[i] * total[i]) / spread;
+            if !(spread <= 0.0 || d <= 0.0) {
+                better.d[i] = d;
+                better.m[i] =
+                    ((squares[i] * total[i] - sum[i] * product[i]) / spread).min(most_min);
+            }
+        }
+        (errors, better)
+    }
 }
 
 fn inverse(d: f32) -> f32 {
@@ -193,7 +238,8 @@ fn iq4_nl(values: &[f32], block: &mut [u8]) {
     let most = largest(values);
     let weight = importance(values);
     let (mut best, mut best_gain) = (0.0, 0.0);
-    for factor in FACTORS {
+    // Without the repetitions.
+    for factor in &FACTORS[..9] {
         let d = most / f32::from(IQ4_NL[0]) * factor;
         let (mut product, mut square) = (0.0, 0.0);
         for x in values {
