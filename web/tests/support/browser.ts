@@ -14,7 +14,14 @@ const RESULTS = join(WEB, "test-results");
 const BROWSERS = ["/usr/bin/chromium", "/usr/bin/google-chrome", "/usr/bin/chromium-browser"];
 
 const FLAGS = ["--no-sandbox", "--disable-background-networking"];
-const WEBGPU = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
+const WEBGPU = [
+  "--enable-unsafe-webgpu",
+  "--use-webgpu-adapter=swiftshader",
+  // With this extension of Vulkan the software adapter compiles a store for every word of workgroup
+  // memory, 0.2 ms each, which is most of what it compiles. Without it the browser writes zeros in
+  // a loop, as it does on adapters that lack the extension.
+  "--disable-dawn-features=use_vulkan_zero_initialize_workgroup_memory_extension",
+];
 
 /** The browser that `CHROMIUM` names, or the system's. None is an error: nothing is skipped. */
 export async function launch(more: string[] = [], webgpu = WEBGPU): Promise<Browser> {
