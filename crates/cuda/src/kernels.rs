@@ -183,7 +183,9 @@ kernels! {
         kv_scatter_f16(KvScatterArgs, 256),
         kv_scatter_bf16(KvScatterArgs, 256),
         kv_scatter_q8(KvScatterArgs, 256);
-    "look_up_rows": look_up_rows(LookUpRowsArgs, 512);
+    "look_up_rows":
+        look_up_rows(LookUpRowsArgs, 1024),
+        look_up_rows_large(LookUpRowsArgs, 1024);
     "lse_merge": lse_merge(LseMergeArgs, 256);
     "matmul":
         matmul_wide_f32(MatmulArgs, 256),

@@ -164,6 +164,27 @@ fn work_of_product(name: &str, a: &Args<'_>) -> Work {
     }
 }
 
+/// Of a step of the device cache, whose table is in shared memory or is not. A thread takes 4 slots
+/// or tokens at a time.
+fn work_of_look_up(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
+    let at_once = 4.0 * f64::from(a.kernel.facts().threads);
+    let (slots, tokens) = ((a.n("n_slots") / at_once).ceil(), (s.budget / at_once).ceil());
+    // A step in shared memory, a barrier among them, by a load from cache: an assumption.
+    let step = 0.25;
+    let is_large = name == "look_up_rows_large";
+    let place = if is_large { 1.0 } else { step };
+    // The number of clusters, the clusters and their starts come while slots are read, which is
+    // done again for each chunk where there are several. Some lane of a warp goes through about 8
+    // places of the table to enter a slot, and through as many to find a row, which it looks for in
+    // 10 steps before. A sum over the threads is a dozen steps.
+    let slots = slots * (8.0 * place + 14.0 * step) + 2.0 * (slots - 1.0).max(0.0);
+    let tokens = tokens * (9.0 * place + 22.0 * step);
+    let chain = 3.0 + 12.0 * step + slots + tokens;
+    let table = if is_large { 4.0 * a.n("n_slots") + 8.0 * a.n("table_len") } else { 0.0 };
+    let bytes = a.n("n_kv_heads") * (8.0 * a.n("n_slots") + table);
+    Work { chain, ..streamed(bytes, 16.0) }
+}
+
 /// Blocks read their operands from device memory once; what comes again is in cache. Intermediate
 /// results of a few KB count as device memory, though they mostly stay in the L2 cache.
 fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
@@ -220,15 +241,7 @@ fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
             let passes = 4.0 * (n / threads / 4.0).ceil();
             Work { chain: passes + 10.0, ..streamed(0.0, 16.0) }
         }
-        "look_up_rows" => {
-            let threads = f64::from(a.kernel.facts().threads);
-            let (slots, tokens) = (a.n("n_slots") / threads, s.budget / threads);
-            // A slot enters the table (read, swap, write) and is looked at when free ones are
-            // listed; a token is looked up twice (key, slot), and both lists are written.
-            let chain = 4.0 * slots.ceil() + 6.0 * tokens.ceil() + 8.0;
-            let bytes = a.n("n_kv_heads") * (12.0 * a.n("n_slots") + 8.0 * a.n("table_len"));
-            Work { chain, ..streamed(bytes, 16.0) }
-        }
+        "look_up_rows" | "look_up_rows_large" => work_of_look_up(name, a, s),
         _ if name.starts_with("kv_gather") => {
             let unit = name.rsplit('_').next().and_then(|unit| unit.parse().ok()).unwrap_or(0.0);
             let row = a.n("row_units") * unit;
