@@ -282,7 +282,7 @@ kernels! {
         row_means_bf16(RowMeansArgs, 256),
         row_means_q8(RowMeansArgs, 256);
     "score_blocks": score_blocks(ScoreBlocksArgs, 128);
-    "select_clusters": select_clusters(SelectClustersArgs, 512);
+    "select_clusters": select_clusters(SelectClustersArgs, 1024);
     "silu_mul": silu_mul(SiluMulArgs, 256);
     "split_signs": split_signs(SplitSignsArgs, 256);
     "tile_layers":

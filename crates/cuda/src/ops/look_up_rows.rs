@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_table_is_in_shared_memory_where_it_fits() {
-        let of = |kib, n_slots| choose(&device(kib << 10), n_slots);
+        let of = |kib: u32, n_slots| choose(&device(kib << 10), n_slots);
         let large = (Kernel::look_up_rows_large, 0);
         assert_eq!(of(64, 2048), (Kernel::look_up_rows, 28_672));
         assert_eq!(of(64, 4096), large);

@@ -164,13 +164,15 @@ fn work_of_product(name: &str, a: &Args<'_>) -> Work {
     }
 }
 
+/// A step in shared memory that others wait for, or a barrier, by a load from cache. An assumption.
+const SHARED_STEP: f64 = 0.25;
+
 /// Of a step of the device cache, whose table is in shared memory or is not. A thread takes 4 slots
 /// or tokens at a time.
 fn work_of_look_up(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
     let at_once = 4.0 * f64::from(a.kernel.facts().threads);
     let (slots, tokens) = ((a.n("n_slots") / at_once).ceil(), (s.budget / at_once).ceil());
-    // A step in shared memory, a barrier among them, by a load from cache: an assumption.
-    let step = 0.25;
+    let step = SHARED_STEP;
     let is_large = name == "look_up_rows_large";
     let place = if is_large { 1.0 } else { step };
     // The number of clusters, the clusters and their starts come while slots are read, which is
@@ -235,11 +237,14 @@ fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
         }
         "select_clusters" => {
             let n = s.n_clusters.min(a.n("score_stride"));
-            // Four passes of one block a head, 4 loads of a thread at once; then the sort of what
-            // was taken, with a barrier a step.
-            let threads = f64::from(a.kernel.facts().threads);
-            let passes = 4.0 * (n / threads / 4.0).ceil();
-            Work { chain: passes + 10.0, ..streamed(0.0, 16.0) }
+            // A thread loads 8 scores and sizes at once and keeps them; where there are more, each
+            // of two rounds and the collection loads them again. A round adds up 8 sizes, about two
+            // lanes of a warp in the same bin, and sums over the threads; at the end up to 64
+            // entries are counted, four at once.
+            let chunks = (n / f64::from(a.kernel.facts().threads) / 8.0).ceil();
+            let loads = if chunks > 1.0 { 3.0 * chunks } else { 1.0 };
+            let steps = 2.0 * (16.0 * chunks + 14.0) + 8.0 * chunks + 32.0;
+            Work { chain: 1.0 + loads + SHARED_STEP * steps, ..streamed(0.0, 64.0) }
         }
         "look_up_rows" | "look_up_rows_large" => work_of_look_up(name, a, s),
         _ if name.starts_with("kv_gather") => {
