@@ -260,7 +260,10 @@ fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
         }
         "attend_list_merge" => {
             let n = a.of(&["n_tokens", "n_q_heads", "n_splits"]);
-            Work { chain: 2.0, ..streamed(n * (4.0 * a.n("head_dim") + 8.0), 16.0) }
+            // States and the sums of 32 splits come together; a warp joins the states in two sums
+            // over its lanes.
+            let chain = (a.n("n_splits") / 32.0).ceil() + 12.0 * SHARED_STEP;
+            Work { chain, ..streamed(n * (4.0 * a.n("head_dim") + 8.0), 128.0) }
         }
         _ if name.starts_with("attend_list") => {
             let room = a.n("room");
