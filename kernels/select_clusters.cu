@@ -1,9 +1,9 @@
 // The clusters of each KV head, best first, until their sizes fill the budget; the last is trimmed.
 // Rank: greater score, then lower id; not-a-number last. Empty clusters are never taken.
 //
-// A block owns a KV head of one sequence, with any number of clusters. A thread loads the scores and
-// sizes of EACH entries together and keeps them, so that up to CHUNK clusters are read once; more
-// are read again by each step.
+// A block owns a KV head of one sequence, with any number of clusters. A thread loads the scores
+// and sizes of EACH entries together and keeps them, so that up to CHUNK clusters are read once;
+// more are read again by each step.
 //
 // 1. Scores become keys, whole numbers of the same order. Three rounds over their bits, most
 //    significant first, find the key at which the budget is reached: a histogram of tokens by the

@@ -55,8 +55,8 @@ impl LookUpRowsCase {
         add(1, 5, 1, 1, 3, 0);
         add(40, 0, 2, 1, 2, 1);
         add(2500, 4096, 1, 1, 3, 0);
-        // More slots than a block takes at once, than a table in shared memory has room for, and more
-        // clusters than a block has threads.
+        // More slots than a block takes at once, than a table in shared memory has room for, and
+        // more clusters than a block has threads.
         add(100, 500, 1, 12, 3, 1);
         add(300, 200, 2, 100, 4, 1);
         add(1500, 13_500, 1, 1, 2, 0);
