@@ -24,6 +24,7 @@
 // Bytes: 2 Dh a listed row and KV head. Bound: memory. Dh is at most DIM, 64, 128 or 256.
 #include "shared/attend.cuh"
 #include "shared/coded_products.cuh"
+#include "shared/splits.cuh"
 
 struct AttendListArgs {
     const float* q;
@@ -740,39 +741,35 @@ KERNEL(attend_list_weighted_plain_q8_256, AttendListArgs, THREADS) {
     attend_plain<coded, 256, true>(p);
 }
 
-// A block owns a query row: its first warp weighs the splits, then a thread sums up an element.
+// A block owns a query row: its first warp weighs the splits, then a thread sums up an element. All
+// that splits left is loaded before it is known which of them had rows: the others' is not used.
 KERNEL(attend_list_merge, AttendListArgs, THREADS) {
     SHARED(float, factors, MAX_SPLITS);
     SHARED(float, held, 1);
     const u64 row = blockIdx.x;
     const u32 head = static_cast<u32>(row % p.n_q_heads);
+    const u64 entry = static_cast<u64>(p.first_token) * p.n_q_heads + row;
+    const float* const left = p.sums + row * p.n_splits * p.head_dim;
+    float* const out = p.out + entry * p.head_dim;
     const u32 n = rows_of(p, head / (p.n_q_heads / p.n_kv_heads));
+    const bool is_first_warp = warp_of_thread() == 0;
+    States<MAX_SPLITS> states;
+    float before = minus_infinity();
+    if (is_first_warp) {
+        load_states(p.states + 2 * row * p.n_splits, p.n_splits, states);
+        before = p.accumulate ? p.lse[entry] : before;
+    }
+    float sums[MERGED];
+    float kept = 0;
+    if (threadIdx.x < p.head_dim) {
+        load_sums(left + threadIdx.x, p.head_dim, 0, p.n_splits, sums);
+        kept = p.accumulate ? out[threadIdx.x] : 0.0f;
+    }
     // Splits without rows left nothing.
     const u32 each = rows_of_split(p, n);
     const u32 n_splits = n == 0 ? 0 : (n + each - 1) / each;
-    const u64 entry = static_cast<u64>(p.first_token) * p.n_q_heads + row;
-    if (warp_of_thread() == 0) {
-        const float* states = p.states + 2 * row * p.n_splits;
-        float m = LOWEST;
-        for (u32 s = threadIdx.x; s < n_splits; s += WARP) {
-            m = fmaxf(m, states[2 * s]);
-        }
-#pragma unroll
-        for (u32 mask = WARP / 2; mask > 0; mask /= 2) {
-            m = fmaxf(m, shfl_xor(m, mask));
-        }
-        float l = 0;
-        for (u32 s = threadIdx.x; s < n_splits; s += WARP) {
-            const float total = states[2 * s + 1];
-            factors[s] = total == 0.0f ? 0.0f : expf(states[2 * s] - m);
-            l += factors[s] * total;
-        }
-        l = warp_sum(l);
-        const float before = p.accumulate ? p.lse[entry] : minus_infinity();
-        const Shares both = shares_of(m, l, before);
-        for (u32 s = threadIdx.x; s < n_splits; s += WARP) {
-            factors[s] *= both.made;
-        }
+    if (is_first_warp) {
+        const Shares both = weigh_splits(states, n_splits, before, factors);
         // All have read it.
         warp_sync();
         if (threadIdx.x == 0) {
@@ -782,13 +779,22 @@ KERNEL(attend_list_merge, AttendListArgs, THREADS) {
     }
     __syncthreads();
     for (u32 d = threadIdx.x; d < p.head_dim; d += THREADS) {
-        const float* sums = p.sums + row * p.n_splits * p.head_dim + d;
-        float sum = 0;
-#pragma unroll 8
-        for (u32 s = 0; s < n_splits; s++) {
-            sum += factors[s] * sums[static_cast<u64>(s) * p.head_dim];
+        if (d >= THREADS) {
+            kept = p.accumulate ? out[d] : 0.0f;
         }
-        float* out = p.out + entry * p.head_dim + d;
-        *out = held[0] == 0.0f ? sum : sum + held[0] * *out;
+        float sum = 0;
+        for (u32 first = 0; first < n_splits; first += MERGED) {
+            if (d >= THREADS || first > 0) {
+                load_sums(left + d, p.head_dim, first, p.n_splits, sums);
+            }
+#pragma unroll
+            for (u32 s = 0; s < MERGED; s++) {
+                if (first + s < n_splits) {
+                    sum += factors[first + s] * sums[s];
+                }
+            }
+        }
+        // Nothing held may hold anything.
+        out[d] = held[0] == 0.0f ? sum : sum + held[0] * kept;
     }
 }

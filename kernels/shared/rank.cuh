@@ -33,15 +33,20 @@ template <u32 THREADS> struct Search {
     u32 found_left;
 };
 
+// A barrier comes after.
+template <u32 THREADS> DEVICE void clear_bins(Search<THREADS>& search) {
+    for (u32 i = threadIdx.x; i < BINS; i += THREADS) {
+        search.bins[i] = 0;
+    }
+    __syncthreads();
+}
+
 // Adds up the amounts of keys whose bits under `mask` are `prefix`, by the bits at `shift`. Source
 // says of element i: `key_at(source, i)`, `amount_at(source, i)`.
 template <u32 THREADS, typename Source>
 DEVICE void fill_bins(Search<THREADS>& search, const Source& source, u32 n, u32 mask, u32 prefix,
                       u32 round) {
-    for (u32 i = threadIdx.x; i < BINS; i += THREADS) {
-        search.bins[i] = 0;
-    }
-    __syncthreads();
+    clear_bins(search);
     const u32 shift = round_shift(round);
     const u32 last_bin = round_bins(round) - 1;
     // Neighbours often share a bin (a softmax gives few exponents): one addition for a run of them.

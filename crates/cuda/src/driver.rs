@@ -41,6 +41,8 @@ pub struct DeviceFacts {
     pub unified_memory: bool,
     /// Memory that may be planned for; `None` where the device does not tell.
     pub memory_bytes: Option<u64>,
+    /// Shared memory that a block may have, if its kernel asks for it.
+    pub shared_bytes: u32,
 }
 
 /// A run of device memory, or of pinned host memory that kernels read and write by its address.

@@ -183,7 +183,9 @@ kernels! {
         kv_scatter_f16(KvScatterArgs, 256),
         kv_scatter_bf16(KvScatterArgs, 256),
         kv_scatter_q8(KvScatterArgs, 256);
-    "look_up_rows": look_up_rows(LookUpRowsArgs, 512);
+    "look_up_rows":
+        look_up_rows(LookUpRowsArgs, 1024),
+        look_up_rows_large(LookUpRowsArgs, 1024);
     "lse_merge": lse_merge(LseMergeArgs, 256);
     "matmul":
         matmul_wide_f32(MatmulArgs, 256),
@@ -280,7 +282,7 @@ kernels! {
         row_means_bf16(RowMeansArgs, 256),
         row_means_q8(RowMeansArgs, 256);
     "score_blocks": score_blocks(ScoreBlocksArgs, 128);
-    "select_clusters": select_clusters(SelectClustersArgs, 512);
+    "select_clusters": select_clusters(SelectClustersArgs, 1024);
     "silu_mul": silu_mul(SiluMulArgs, 256);
     "split_signs": split_signs(SplitSignsArgs, 256);
     "tile_layers":

@@ -316,6 +316,7 @@ fn facts_of(device: sys::CUdevice) -> Result<(DeviceFacts, Target), StartError> 
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
         CU_DEVICE_ATTRIBUTE_INTEGRATED as INTEGRATED,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN as SHARED,
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS,
     };
     let refused = |e| StartError::Device { reason: in_words(e) };
@@ -340,6 +341,7 @@ fn facts_of(device: sys::CUdevice) -> Result<(DeviceFacts, Target), StartError> 
         n_multiprocessors,
         unified_memory,
         memory_bytes: None,
+        shared_bytes: get(SHARED)?,
     };
     Ok((facts, target))
 }

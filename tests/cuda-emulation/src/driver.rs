@@ -53,6 +53,18 @@ pub struct EmulatedOptions {
     pub runs_kernels: bool,
 }
 
+/// Shared memory of a block by compute capability, as the CUDA C++ programming guide's table of
+/// technical specifications has it.
+fn shared_bytes(compute_capability: (u32, u32)) -> u32 {
+    let kib = match compute_capability {
+        (7, _) => 64,
+        (8, 0 | 7) => 163,
+        (8, _) | (12, _) => 99,
+        _ => 227,
+    };
+    kib << 10
+}
+
 /// Calls of one kind, by their numbers from 0, that fail for want of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingGraphs {
@@ -157,6 +169,7 @@ impl EmulatedDriver {
             n_multiprocessors: options.n_multiprocessors,
             unified_memory: options.unified_memory,
             memory_bytes: Some(options.memory_bytes),
+            shared_bytes: shared_bytes(options.compute_capability),
         };
         let device = Arc::new(Device::new(library, options.n_workers, options.backward));
         let (used, launched) = (Arc::default(), Mutex::default());

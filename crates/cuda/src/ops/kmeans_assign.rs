@@ -88,6 +88,7 @@ mod tests {
             n_multiprocessors: 108,
             unified_memory: false,
             memory_bytes: None,
+            shared_bytes: 64 << 10,
         }
     }
 

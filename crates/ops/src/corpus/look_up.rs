@@ -55,6 +55,11 @@ impl LookUpRowsCase {
         add(1, 5, 1, 1, 3, 0);
         add(40, 0, 2, 1, 2, 1);
         add(2500, 4096, 1, 1, 3, 0);
+        // More slots than a block takes at once, than a table in shared memory has room for, and
+        // more clusters than a block has threads.
+        add(100, 500, 1, 12, 3, 1);
+        add(300, 200, 2, 100, 4, 1);
+        add(1500, 13_500, 1, 1, 2, 0);
         let short = |c: &Self| Self { is_short: true, ..c.clone() };
         let shorts: Vec<_> = all.iter().filter(|c| c.budget >= 31).map(short).collect();
         all.extend(shorts);

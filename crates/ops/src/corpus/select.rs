@@ -75,6 +75,10 @@ impl SelectClustersCase {
             add(0, 100, 2, 1, kind);
             add(1500, 2048, 8, 2, kind);
         }
+        // More clusters than threads hold, of which few or many are taken.
+        for (kind, budget) in [(Random, 2500), (Ties, 2500), (Ties, 40_000)] {
+            add(9001, budget, 2, 1, kind);
+        }
         all
     }
 

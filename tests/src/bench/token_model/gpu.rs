@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn resources_are_those_of_the_table() {
         let of = |kernel, target| resources(kernel, target).map(|r| (r.registers, r.shared));
-        assert_eq!(of("attend_list_merge", "sm_75"), Some((38, 1028)));
+        assert_eq!(of("attend_list_merge", "sm_75"), Some((80, 1028)));
         assert_eq!(of("attend_list_f16_128", "sm_89"), Some((156, 20_896)));
         assert_eq!(of("attend_list_f16_128", "sm_100"), Some((140, 20_896)));
         assert_eq!(of("no_kernel", "sm_89"), None);

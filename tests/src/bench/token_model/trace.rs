@@ -188,7 +188,8 @@ impl Trace {
     /// If fewer than two layers recall.
     pub fn recalling_layer(&self) -> Result<&[Launch]> {
         let places = self.launches.iter().enumerate();
-        let places = places.filter(|(_, launch)| launch.name == "look_up_rows").map(|(i, _)| i);
+        let places =
+            places.filter(|(_, launch)| launch.name.starts_with("look_up_rows")).map(|(i, _)| i);
         let places: Vec<usize> = places.collect();
         let [.., before, last] = places[..] else {
             bail!("{} layers recall: two are needed to tell one from the other", places.len());

@@ -164,6 +164,29 @@ fn work_of_product(name: &str, a: &Args<'_>) -> Work {
     }
 }
 
+/// A step in shared memory that others wait for, or a barrier, by a load from cache. An assumption.
+const SHARED_STEP: f64 = 0.25;
+
+/// Of a step of the device cache, whose table is in shared memory or is not. A thread takes 4 slots
+/// or tokens at a time.
+fn work_of_look_up(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
+    let at_once = 4.0 * f64::from(a.kernel.facts().threads);
+    let (slots, tokens) = ((a.n("n_slots") / at_once).ceil(), (s.budget / at_once).ceil());
+    let step = SHARED_STEP;
+    let is_large = name == "look_up_rows_large";
+    let place = if is_large { 1.0 } else { step };
+    // The number of clusters, the clusters and their starts come while slots are read, which is
+    // done again for each chunk where there are several. Some lane of a warp goes through about 8
+    // places of the table to enter a slot, and through as many to find a row, which it looks for in
+    // 10 steps before. A sum over the threads is a dozen steps.
+    let slots = slots * (8.0 * place + 14.0 * step) + 2.0 * (slots - 1.0).max(0.0);
+    let tokens = tokens * (9.0 * place + 22.0 * step);
+    let chain = 3.0 + 12.0 * step + slots + tokens;
+    let table = if is_large { 4.0 * a.n("n_slots") + 8.0 * a.n("table_len") } else { 0.0 };
+    let bytes = a.n("n_kv_heads") * (8.0 * a.n("n_slots") + table);
+    Work { chain, ..streamed(bytes, 16.0) }
+}
+
 /// Blocks read their operands from device memory once; what comes again is in cache. Intermediate
 /// results of a few KB count as device memory, though they mostly stay in the L2 cache.
 fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
@@ -214,21 +237,16 @@ fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
         }
         "select_clusters" => {
             let n = s.n_clusters.min(a.n("score_stride"));
-            // Four passes of one block a head, 4 loads of a thread at once; then the sort of what
-            // was taken, with a barrier a step.
-            let threads = f64::from(a.kernel.facts().threads);
-            let passes = 4.0 * (n / threads / 4.0).ceil();
-            Work { chain: passes + 10.0, ..streamed(0.0, 16.0) }
+            // A thread loads 8 scores and sizes at once and keeps them; where there are more, each
+            // of two rounds and the collection loads them again. A round adds up 8 sizes, about two
+            // lanes of a warp in the same bin, and sums over the threads; at the end up to 64
+            // entries are counted, four at once.
+            let chunks = (n / f64::from(a.kernel.facts().threads) / 8.0).ceil();
+            let loads = if chunks > 1.0 { 3.0 * chunks } else { 1.0 };
+            let steps = 2.0 * (16.0 * chunks + 14.0) + 8.0 * chunks + 32.0;
+            Work { chain: 1.0 + loads + SHARED_STEP * steps, ..streamed(0.0, 64.0) }
         }
-        "look_up_rows" => {
-            let threads = f64::from(a.kernel.facts().threads);
-            let (slots, tokens) = (a.n("n_slots") / threads, s.budget / threads);
-            // A slot enters the table (read, swap, write) and is looked at when free ones are
-            // listed; a token is looked up twice (key, slot), and both lists are written.
-            let chain = 4.0 * slots.ceil() + 6.0 * tokens.ceil() + 8.0;
-            let bytes = a.n("n_kv_heads") * (12.0 * a.n("n_slots") + 8.0 * a.n("table_len"));
-            Work { chain, ..streamed(bytes, 16.0) }
-        }
+        "look_up_rows" | "look_up_rows_large" => work_of_look_up(name, a, s),
         _ if name.starts_with("kv_gather") => {
             let unit = name.rsplit('_').next().and_then(|unit| unit.parse().ok()).unwrap_or(0.0);
             let row = a.n("row_units") * unit;
@@ -242,7 +260,10 @@ fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
         }
         "attend_list_merge" => {
             let n = a.of(&["n_tokens", "n_q_heads", "n_splits"]);
-            Work { chain: 2.0, ..streamed(n * (4.0 * a.n("head_dim") + 8.0), 16.0) }
+            // States and the sums of 32 splits come together; a warp joins the states in two sums
+            // over its lanes.
+            let chain = (a.n("n_splits") / 32.0).ceil() + 12.0 * SHARED_STEP;
+            Work { chain, ..streamed(n * (4.0 * a.n("head_dim") + 8.0), 128.0) }
         }
         _ if name.starts_with("attend_list") => {
             let room = a.n("room");
