@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use longview_core::{DType, HeadId, LayerId, decode_f32, encode_f32};
 use longview_ops::{Backend, OpResult, View, ViewMut};
 
+use super::known_tokens::KnownTokens;
 use super::kv_sequence::Sequence;
 use super::layer_state::{LayerState, Recall, SelectedAt};
 use super::options::SequenceOptions;
@@ -16,8 +17,8 @@ use crate::index::{
     LowRankDecode, LowRankRecord, ProjectionRecord, QueriesRecord, RecordedQueries,
     projection::Projections,
 };
-use crate::layout::{KvShape, PrefillMode};
-use crate::policy::Policy;
+use crate::layout::{KvShape, PrefillMode, SUMMED_TOKENS};
+use crate::policy::{INDEX_SEGMENT, Policy};
 use crate::store::{HostStore, ReadParts};
 
 /// Which token each row is, as far as rows are out of token order.
@@ -169,6 +170,20 @@ impl<B: Backend> Sequence<B> {
         })
     }
 
+    /// [`Sequence::recorded`] in the middle of a prompt: its last queries are yet to come, those of
+    /// a prompt before it are of no use any more, and all that was read counts.
+    pub(crate) async fn recorded_so_far(
+        &self,
+        layer: LayerId,
+    ) -> Result<RecordedRecord, SchedulerError> {
+        let mut record = self.recorded(layer).await?;
+        if self.known.is_prompt(record.last_end + 1) {
+            record.last_end = self.known.n_read();
+            record.last_queries.clear();
+        }
+        Ok(record)
+    }
+
     /// `indexed` makes the record of an index.
     async fn state(
         &self,
@@ -228,6 +243,7 @@ pub(crate) struct Restored<B: Backend> {
     sequence: Sequence<B>,
     /// Whether the records are of the policy in force.
     is_same_policy: bool,
+    is_fork: bool,
     /// Layers whose window was being indexed.
     submitted: Vec<LayerId>,
     selections: Vec<(LayerId, SelectionRecord)>,
@@ -245,16 +261,20 @@ impl<B: Backend> Restored<B> {
     ) -> Result<Self, SchedulerError> {
         let mut sequence = Sequence::new(backend, shape, policy, options)?;
         sequence.n_tokens = n_tokens;
-        Ok(Self { sequence, is_same_policy, submitted: Vec::new(), selections: Vec::new() })
+        let (submitted, selections) = (Vec::new(), Vec::new());
+        Ok(Self { sequence, is_same_policy, is_fork: false, submitted, selections })
     }
 
     /// An empty sequence under the policy of `origin`, with its first rows in a store of its own.
     pub(super) fn fork_of(origin: &mut Sequence<B>) -> Result<Self, SchedulerError> {
         let store = origin.store.fork(origin.n_tokens)?;
-        let Sequence { backend, shape, policy, options, n_tokens, was_read, .. } = &*origin;
+        let Sequence { backend, shape, policy, options, n_tokens, was_read, known, .. } = &*origin;
         let mut sequence = Sequence::over(backend, shape.clone(), policy.clone(), *options, store)?;
-        (sequence.n_tokens, sequence.was_read) = (*n_tokens, *was_read);
-        Ok(Self { sequence, is_same_policy: true, submitted: Vec::new(), selections: Vec::new() })
+        sequence.n_tokens = *n_tokens;
+        sequence.was_read = *was_read;
+        sequence.known = *known;
+        let (submitted, selections) = (Vec::new(), Vec::new());
+        Ok(Self { sequence, is_same_policy: true, is_fork: true, submitted, selections })
     }
 
     /// Says how its tokens were read.
@@ -354,11 +374,20 @@ impl<B: Backend> Restored<B> {
             }
             None => None,
         };
-        self.put_layer(layer, LayerRecord { recorded, state }, forked)
+        self.put_layer(layer, LayerRecord { recorded, state }, forked)?;
+        let (own, other) = (&mut self.sequence.layers[layer], &origin.layers[layer]);
+        own.recorded.share_sums(&other.recorded);
+        if let (Some(own), Some(other)) = (own.recall_mut(), other.recall()) {
+            own.projected = other.projected;
+        }
+        Ok(())
     }
 
     /// The sequence: as it was under the policy of the records, else indexed anew.
     pub async fn finish(mut self) -> Result<Sequence<B>, SchedulerError> {
+        if !self.is_fork {
+            self.know_prompt();
+        }
         if !self.is_same_policy {
             self.sequence.sort_rows();
             self.sequence.finish_prefill().await?;
@@ -369,11 +398,31 @@ impl<B: Backend> Restored<B> {
             self.load_selection(layer, &selection)?;
         }
         let Self { mut sequence, submitted, .. } = self;
+        // Older files have rows where clusters of a policy before had put them.
+        for layer in sequence.shape.layers() {
+            if sequence.layers[layer].recall().is_none() {
+                sequence.restore_token_order(layer, 0);
+            }
+        }
+        if sequence.policy.needs_sums() {
+            for layer in &mut sequence.layers {
+                layer.recorded.keep_earlier(&*sequence.backend).await?;
+            }
+        }
         sequence.load_device()?;
         for layer in submitted {
             sequence.submit_window(layer);
         }
         Ok(sequence)
+    }
+
+    /// Of a saved sequence the end of the last prompt says what is known: an answer behind a prompt
+    /// is read again before the next one. Where nothing was recorded, rows came from elsewhere.
+    fn know_prompt(&mut self) {
+        let Sequence { layers, n_tokens, known, .. } = &mut self.sequence;
+        let end = layers.iter().map(|layer| layer.recorded.last_end).max();
+        let end = end.filter(|end| *end > 0).unwrap_or(*n_tokens);
+        *known = KnownTokens::of_prompt(end.min(*n_tokens));
     }
 
     fn load_recorded(
@@ -386,6 +435,7 @@ impl<B: Backend> Restored<B> {
         let recorded = &mut layer.recorded;
         recorded.load_sums(backend, &record.gram_q, &record.gram_k)?;
         (recorded.last_queries, recorded.last_end) = (record.last_queries, record.last_end);
+        recorded.n_summed = record.last_end.min(SUMMED_TOKENS);
         if record.mass_rows > 0 {
             let (hq, capacity) = (shape.n_q_heads, shape.capacity);
             // Rows beyond this context were of tokens that were taken back.
@@ -475,6 +525,13 @@ impl<B: Backend> Restored<B> {
             let made = Projections { rank, w_q, w_k };
             let projection = LayerProjection::new(backend, made, low_rank)?;
             recall.set_projection(backend, shape, policy, rank, projection)?;
+            // A prompt's end made it, of what it had by then.
+            let n_read = state.recorded.last_end.min(*n_tokens);
+            let n_rows = policy.index.map_or(0, |index| {
+                index.covers(n_read.saturating_sub(sinks + policy.recent)).min(INDEX_SEGMENT)
+            });
+            let is_coded = recall.tokens.is_some();
+            recall.projected = (state.recorded.n_summed, if is_coded { n_rows } else { 0 });
         }
         let most = policy.most_attended();
         recall.budgets =
