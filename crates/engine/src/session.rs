@@ -209,6 +209,11 @@ impl<B: Backend> Session<B> {
         sequence.known_rows(sequence.policy(), n)
     }
 
+    /// [`Sequence::part_at`].
+    pub fn part_at(&mut self, n_tokens: usize) {
+        self.sequence.part_at(n_tokens);
+    }
+
     /// Cuts the session back to its first `n_tokens` tokens. If the device is lost, the next call
     /// of the engine opens it again and cuts there.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), EngineError> {

@@ -27,6 +27,8 @@ pub struct Recorded<B: Backend> {
     has_gap: bool,
     /// The sums as they were earlier, so that a sequence can be cut back to there.
     earlier: Vec<EarlierSums>,
+    /// Tokens behind which another prompt went on otherwise: the next one probably does as well.
+    parts_at: usize,
     /// The last queries of the last prefill, oldest first, `[n, Hq, Dh]` with n at most
     /// [`crate::LAST_QUERIES`].
     pub last_queries: Vec<f32>,
@@ -75,6 +77,7 @@ impl<B: Backend> Recorded<B> {
             n_summed: 0,
             has_gap: false,
             earlier: Vec::new(),
+            parts_at: 0,
             last_queries: Vec::new(),
             last_end: 0,
             mass: None,
@@ -148,11 +151,12 @@ impl<B: Backend> Recorded<B> {
             // Sums grow token by token, so where a call ends changes nothing.
             let to_place = EARLIER_EVERY - at % EARLIER_EVERY;
             let to_last = if summed < last { last - summed } else { most - summed };
-            let n = to_place.min(to_last);
+            let to_part = self.parts_at.checked_sub(at).filter(|n| *n > 0).unwrap_or(most);
+            let n = to_place.min(to_last).min(to_part);
             self.add_sums(backend, shape, t, (start + summed, n))?;
             summed += n;
             self.n_summed = at + n;
-            let is_place = n == to_place || summed == last;
+            let is_place = n == to_place || n == to_part || summed == last;
             if keeps_earlier && is_place && self.n_summed < SUMMED_TOKENS {
                 self.keep_earlier(backend).await?;
             }
@@ -224,10 +228,17 @@ impl<B: Backend> Recorded<B> {
         // Of the ends of prompts, the last one counts.
         self.earlier.retain(|earlier| {
             let is_end = earlier.n_tokens + 1 == n_tokens;
-            is_end || earlier.n_tokens.is_multiple_of(EARLIER_EVERY)
+            let is_place = earlier.n_tokens.is_multiple_of(EARLIER_EVERY);
+            is_end || is_place || earlier.n_tokens == self.parts_at
         });
         self.earlier.push(EarlierSums { n_tokens, sums: q.into_iter().chain(k).collect() });
         Ok(())
+    }
+
+    /// Says that another prompt goes on otherwise behind `n` tokens: the sums are kept as they are
+    /// there.
+    pub(crate) fn part_at(&mut self, n: usize) {
+        self.parts_at = n;
     }
 
     /// As many of the first `n` tokens as have sums that are known.
@@ -270,6 +281,7 @@ impl<B: Backend> Recorded<B> {
     /// The earlier sums of the layer that this one goes on from, which has the same ones now.
     pub(crate) fn share_sums(&mut self, other: &Self) {
         (self.n_summed, self.has_gap) = (other.n_summed, other.has_gap);
+        self.parts_at = other.parts_at;
         self.earlier.clone_from(&other.earlier);
     }
 

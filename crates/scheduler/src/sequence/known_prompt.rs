@@ -12,6 +12,9 @@ use super::layer_state::Layer;
 use crate::layout::{LAST_QUERIES, LayerMode};
 use crate::policy::Policy;
 
+/// Prompts about one document part at about the same token: some questions begin alike.
+const PART_EVERY: usize = 64;
+
 /// How long a prompt is that goes on from a known one.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptLength {
@@ -44,6 +47,13 @@ impl<B: Backend> Sequence<B> {
             }
         }
         n
+    }
+
+    /// Says that prompts have the first `n` tokens in common, of which this one does not know all:
+    /// whoever comes next goes on from there, or from a little before.
+    pub fn part_at(&mut self, n: usize) {
+        let place = n / PART_EVERY * PART_EVERY;
+        self.layers.iter_mut().for_each(|layer| layer.recorded.part_at(place));
     }
 
     /// [`Sequence::known`] but for statistics.

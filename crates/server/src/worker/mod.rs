@@ -512,6 +512,7 @@ impl<B: Backend + 'static> Worker<B> {
         if job.how.policy.text() != self.model.policy.text() {
             self.engine.set_policy(&mut session, &job.how.policy).await.ok()?;
         }
+        session.part_at(self.kept.most_common(job));
         Some(session)
     }
 
