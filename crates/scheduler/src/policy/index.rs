@@ -179,22 +179,23 @@ impl Index {
     /// indexed. Rows of a run are clustered together. Where runs end follows from `n` alone, and a
     /// prompt that is a little longer has the same runs but for the last, small ones.
     ///
-    /// Whole segments come first. Without one, up to [`ONE_RUN`] rows are one run, and up to
-    /// [`TWO_RUNS`] are two, of which the first ends at a multiple of an eighth of the largest
-    /// power of two in `n`. All else goes in powers of two, the largest first, and less than
-    /// [`LAST_RUN`] at last.
+    /// Whole segments come first. Of the rest, up to [`ONE_RUN`] rows are one run, and up to
+    /// [`TWO_RUNS`] are two, of which the first has a multiple of an eighth of the largest power of
+    /// two in the rest. More goes in powers of two, the largest first, and less than [`LAST_RUN`]
+    /// at last.
     ///
-    /// A short prompt needs a run that is most of it: in a small one fewer tokens are alike, which
-    /// costs answers. Of a longer one half is enough, and takes less time to be made anew.
+    /// Most of a short rest has to be one run: in a small one fewer tokens are alike, which costs
+    /// answers. Of a longer one half is enough, and takes less time to be made anew.
     pub fn run(&self, n: usize, done: usize) -> usize {
         let left = n - done;
         if self.segment > 0 && left >= self.segment {
             return self.segment;
         }
-        let has_segments = self.segment > 0 && n >= self.segment;
-        if n <= TWO_RUNS && !has_segments {
-            let step = if n <= ONE_RUN { n } else { (1 << n.ilog2()) / 8 };
-            return if done == 0 { n / step * step } else { left };
+        // Behind whole segments.
+        let rest = if self.segment > 0 { n % self.segment } else { n };
+        if rest <= TWO_RUNS {
+            let step = if rest <= ONE_RUN { rest } else { (1 << rest.ilog2()) / 8 };
+            return if left == rest { rest / step * step } else { left };
         }
         if left < LAST_RUN { left } else { 1 << left.ilog2() }
     }
@@ -519,7 +520,7 @@ mod tests {
         assert_eq!(run_ends(&segments, 8_193), [8_192, 8_193]);
         let n = 2 * 8_192;
         assert_eq!(run_ends(&segments, n + 1_023), [8_192, n, n + 1_023]);
-        assert_eq!(run_ends(&segments, n + 3_500), [8_192, n, n + 2_048, n + 3_072, n + 3_500]);
+        assert_eq!(run_ends(&segments, n + 3_500), [8_192, n, n + 3_328, n + 3_500]);
     }
 
     #[test]
@@ -536,7 +537,8 @@ mod tests {
         assert_eq!(common(&whole, 30_000, 30_700), 29_696);
         assert_eq!(common(&whole, 30_000, 31_000), 28_672);
         assert_eq!(common(&segments, 100_000, 101_000), 98_304);
-        assert_eq!(common(&segments, 100_000, 100_100), 99_328, "12 segments and 1,024");
+        assert_eq!(common(&segments, 100_000, 100_100), 98_304);
+        assert_eq!(common(&segments, 101_500, 101_600), 98_304 + 3_072);
         assert_eq!(common(&segments, 100_000, 100_000), 100_000);
         assert_eq!(common(&segments, 9_000, 5_000), 0);
     }
