@@ -128,7 +128,7 @@ fn ordered(
 ) -> OpResult<Vec<usize>> {
     let Some(order) = &span.order else { return Ok(run.collect()) };
     let listed = &ints(&order.rows)[head.index() * order.stride as usize..][run];
-    let rows: Vec<_> = listed.iter().map(|row| *row as usize).collect();
+    let rows = listed.to_vec();
     let limit = span.kv.row_limit(width);
     rows.iter().try_for_each(|row| below(Op::AttendChunk, "row", *row, limit))?;
     Ok(rows)
