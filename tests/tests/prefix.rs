@@ -26,6 +26,14 @@ const PROMPT: usize = 2_450;
 /// Beginnings of it: in the first segment, where that ends, in a later one, and in the last run.
 const BEGINNINGS: [usize; 4] = [300, 16 + SEGMENT + 64, 1_301, 2_420];
 
+/// Those that are tried under a policy: one of them, the next one under the next policy. With
+/// `LONGVIEW_ROUNDS` all of them, which takes minutes.
+fn beginnings(policy: usize) -> impl Iterator<Item = usize> {
+    let all = BEGINNINGS.len();
+    let n = if std::env::var_os("LONGVIEW_ROUNDS").is_some() { all } else { 1 };
+    BEGINNINGS.into_iter().cycle().skip(policy % all).take(n)
+}
+
 fn engine(chunk_size: usize) -> Engine<Cpu> {
     let backend = Arc::new(Cpu::new(CpuOptions::default()).expect("a processor"));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/needle");
@@ -100,12 +108,12 @@ fn same(policy: &PolicyOptions, got: &[u32], want: &[u32], how: &str) {
 fn a_known_beginning_changes_no_bit() {
     let mut engine = engine(256);
     let ids = prompt(&engine);
-    for policy in policies() {
+    for (i, policy) in policies().into_iter().enumerate() {
         let want = {
             let mut session = begun(&mut engine, &policy, &ids);
             said(&mut engine, &mut session)
         };
-        for n in BEGINNINGS {
+        for n in beginnings(i) {
             let mut kept = begun(&mut engine, &policy, &ids[..n]);
             // As a server goes on from it: the kept one stays.
             let mut session = block_on(engine.fork(&mut kept)).expect("a fork");
@@ -124,10 +132,10 @@ fn a_known_beginning_changes_no_bit() {
 fn a_beginning_from_a_file_changes_no_bit() {
     let mut engine = engine(256);
     let ids = prompt(&engine);
-    for policy in policies() {
+    for (i, policy) in policies().into_iter().enumerate() {
         let mut session = begun(&mut engine, &policy, &ids);
         let want = said(&mut engine, &mut session);
-        for n in BEGINNINGS {
+        for n in beginnings(i) {
             let mut kept = begun(&mut engine, &policy, &ids[..n]);
             let mut file = Vec::new();
             block_on(engine.save(&mut kept, b"", &mut file)).expect("memory");
@@ -164,10 +172,10 @@ fn a_prompt_that_parts_from_a_known_one_has_no_bit_of_it() {
     let mut engine = engine(256);
     let ids = prompt(&engine);
     let other: Vec<u32> = ids.iter().rev().copied().collect();
-    for policy in policies() {
+    for (i, policy) in policies().into_iter().enumerate() {
         let mut at_once = begun(&mut engine, &policy, &ids);
         let want = said(&mut engine, &mut at_once);
-        for n in BEGINNINGS {
+        for n in beginnings(i) {
             let longer = [&ids[..n], &other[..450]].concat();
             let kept = &mut begun(&mut engine, &policy, &longer);
             let mut session = block_on(engine.fork(kept)).expect("a fork");

@@ -179,10 +179,11 @@ impl Index {
     /// indexed. Rows of a run are clustered together. Where runs end follows from `n` alone, and a
     /// prompt that is a little longer has the same runs but for the last, small ones.
     ///
-    /// Whole segments come first. Of the rest, up to [`ONE_RUN`] rows are one run, and up to
-    /// [`TWO_RUNS`] are two, of which the first has a multiple of an eighth of the largest power of
-    /// two in the rest. More goes in powers of two, the largest first, and less than [`LAST_RUN`]
-    /// at last.
+    /// Whole segments come first. Where clusters alone are chosen, the rest is one run, and is made
+    /// anew when a prompt goes on: clusters of parts cost answers. Else up to [`ONE_RUN`] rows are
+    /// one run, and up to [`TWO_RUNS`] are two, of which the first has a multiple of an eighth of
+    /// the largest power of two in the rest. More goes in powers of two, the largest first, and
+    /// less than [`LAST_RUN`] at last.
     ///
     /// Most of a short rest has to be one run: in a small one fewer tokens are alike, which costs
     /// answers. Of a longer one half is enough, and takes less time to be made anew.
@@ -190,6 +191,9 @@ impl Index {
         let left = n - done;
         if self.segment > 0 && left >= self.segment {
             return self.segment;
+        }
+        if matches!(self.kind, IndexKind::Clusters(_)) && self.tokens().is_none() {
+            return left;
         }
         // Behind whole segments.
         let rest = if self.segment > 0 { n % self.segment } else { n };
@@ -493,7 +497,7 @@ mod tests {
 
     #[test]
     fn a_short_prompt_is_one_run_or_two() {
-        let whole = index(clusters(None));
+        let whole = two_stages();
         let segments = Index { segment: 8_192, ..whole };
         for index in [whole, segments] {
             for n in [1, 19, 320, 2_047, 2_048] {
@@ -512,8 +516,20 @@ mod tests {
     }
 
     #[test]
-    fn a_long_prompt_has_segments_and_powers_of_two() {
+    fn where_clusters_alone_are_chosen_what_is_behind_segments_is_one_run() {
         let whole = index(clusters(None));
+        let segments = Index { segment: 8_192, ..whole };
+        for n in [1, 8_100, 16_384, 32_000] {
+            assert_eq!(run_ends(&whole, n), [n]);
+        }
+        assert_eq!(run_ends(&segments, 24_000), [8_192, 16_384, 24_000]);
+        assert_eq!(whole.common_runs(7, 1_000, [907].into_iter()), 7);
+        assert_eq!(segments.common_runs(7, 24_100, [8_199, 16_391, 24_007].into_iter()), 16_391);
+    }
+
+    #[test]
+    fn a_long_prompt_has_segments_and_powers_of_two() {
+        let whole = two_stages();
         assert_eq!(run_ends(&whole, 16_385), [16_384, 16_385]);
         assert_eq!(run_ends(&whole, 32_000), [16_384, 24_576, 28_672, 30_720, 31_744, 32_000]);
         let segments = Index { segment: 8_192, ..whole };
@@ -525,12 +541,12 @@ mod tests {
 
     #[test]
     fn a_prompt_that_goes_on_keeps_the_runs_that_the_longer_one_has() {
-        let segments = Index { segment: 8_192, ..index(clusters(None)) };
+        let segments = Index { segment: 8_192, ..two_stages() };
         let common = |index: &Index, n: usize, longer: usize| {
             let ends = run_ends(index, n).into_iter().map(|end| 7 + end);
             index.common_runs(7, longer, ends) - 7
         };
-        let whole = index(clusters(None));
+        let whole = two_stages();
         assert_eq!(common(&whole, 1_000, 1_001), 0);
         assert_eq!(common(&whole, 12_500, 12_600), 12_288);
         assert_eq!(common(&whole, 12_500, 13_400), 0);
@@ -546,7 +562,7 @@ mod tests {
     #[test]
     fn as_many_runs_are_made_room_for_as_there_are() {
         for segment in [0, 300, 8_192] {
-            let index = Index { segment, window: 1 << 20, ..index(clusters(None)) };
+            let index = Index { segment, window: 1 << 20, ..two_stages() };
             for n in (1..70_000).step_by(997).chain([2_047, 16_383, 32_767, 65_535]) {
                 let most = (1..=n).rev().take(1_100).map(|n| run_ends(&index, n).len()).max();
                 assert!(most.unwrap_or(0) <= index.max_runs(n), "{segment} {n}: {most:?}");
