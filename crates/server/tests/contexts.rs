@@ -195,14 +195,15 @@ fn a_context_goes_when_it_was_not_used_for_its_time() {
     let limits = Limits { sweep: Duration::from_millis(50), ..Limits::default() };
     let served = serve(ServerOptions { limits, ..library.options() });
     let stays = served.post("/v1/contexts", &json!({ "text": "This one stays." })).json();
-    let goes = json!({ "text": "This one goes.", "ttl": 1 });
+    let goes = json!({ "text": "This one goes.", "ttl": 3 });
     let goes = served.post("/v1/contexts", &goes).json();
-    let pinned = json!({ "text": "This one is pinned.", "ttl": 1, "pin": true });
+    let pinned = json!({ "text": "This one is pinned.", "ttl": 3, "pin": true });
     let pinned = served.post("/v1/contexts", &pinned).json();
     let status = |context: &Value| {
         let id = context["id"].as_str().expect("an id");
         served.get(&format!("/v1/contexts/{id}")).status
     };
+    // A busy machine takes a second for these.
     assert_eq!([&stays, &goes, &pinned].map(status), [200; 3]);
     let end = std::time::Instant::now() + Duration::from_secs(10);
     while status(&goes) != 404 {
