@@ -15,7 +15,6 @@ mod mapped_rows;
 mod oracles;
 mod parity;
 mod policy;
-mod prefix;
 mod presets;
 mod published;
 mod quantised;

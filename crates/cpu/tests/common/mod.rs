@@ -185,7 +185,6 @@ impl Rig {
                 n_rows,
                 diagonal,
                 window: ChunkSpan::<CpuBackend>::ALL,
-                order: None,
             }],
             out: ViewMut::all(&mut self.y),
             lse: ViewMut::all(&mut self.lse),
