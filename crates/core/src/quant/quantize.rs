@@ -33,10 +33,13 @@ pub fn quantize(ty: QuantType, values: &[f32], blocks: &mut [u8]) {
     }
 }
 
-/// Factors on the first guess of a scale. All are tried side by side, each in its lane: the last
-/// three fill the vectors, and as repetitions they never win.
-const FACTORS: [f32; LANES] = [1.0, 0.84, 0.88, 0.92, 0.96, 1.04, 1.08, 1.12, 1.16, 1.0, 1.0, 1.0];
+/// Factors that are tried side by side, each in its lane: whole vectors of four.
 const LANES: usize = 12;
+
+/// Factors on the first guess of a scale. Those behind the first [`N_FACTORS`] fill the lanes, and
+/// as repetitions they never win.
+const FACTORS: [f32; LANES] = [1.0, 0.84, 0.88, 0.92, 0.96, 1.04, 1.08, 1.12, 1.16, 1.0, 1.0, 1.0];
+const N_FACTORS: usize = 9;
 
 fn put(block: &mut [u8], at: usize, x: f32) -> f32 {
     let half = f16::from_f32(x.clamp(-65_504.0, 65_504.0));
@@ -65,7 +68,8 @@ fn round(x: f32, inverse: f32, low: i32, high: i32) -> i32 {
 /// of two. Not-a-number, which no weight is, becomes 0.
 #[inline(always)]
 fn whole(x: f32, low: f32, high: f32) -> f32 {
-    /// Beside it floats are whole numbers. (Without SSE 4.1 the library's rounding is a call.)
+    /// Floats near this number are whole numbers, so adding it rounds. (Without SSE 4.1
+    /// `round_ties_even` is a call.)
     const WHOLE: f32 = 1.5 * (1 << 23) as f32;
     let x = if x.is_nan() { 0.0 } else { x };
     let x = if x > low { x } else { low };
@@ -238,8 +242,7 @@ fn iq4_nl(values: &[f32], block: &mut [u8]) {
     let most = largest(values);
     let weight = importance(values);
     let (mut best, mut best_gain) = (0.0, 0.0);
-    // Without the repetitions.
-    for factor in &FACTORS[..9] {
+    for factor in &FACTORS[..N_FACTORS] {
         let d = most / f32::from(IQ4_NL[0]) * factor;
         let (mut product, mut square) = (0.0, 0.0);
         for x in values {
@@ -357,6 +360,20 @@ mod tests {
         ] {
             let found = error(ty, &values);
             assert!(found < most, "{ty}: {found}");
+        }
+    }
+
+    #[test]
+    fn adding_rounds_as_the_library_does() {
+        let halves = (-600..=600).map(|i| i as f32 * 0.25);
+        let beside = halves.clone().flat_map(|x| [x.next_up(), x.next_down()]);
+        let ends = [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, f32::NAN, -0.0];
+        for x in halves.chain(beside).chain(ends) {
+            for (low, high) in [(-127, 127), (-8, 7), (0, 63)] {
+                let wanted = (x.round_ties_even() as i32).clamp(low, high) as f32;
+                let found = whole(x, low as f32, high as f32);
+                assert_eq!(found.to_bits(), wanted.to_bits(), "{x} in {low}..={high}");
+            }
         }
     }
 
