@@ -36,11 +36,12 @@ pub(crate) struct DeviceCache<B: Backend> {
     begins: bool,
     /// Hits and misses of each layer and head that the statistics have.
     reported: Vec<u32>,
+    /// Rows of each layer and head that the step attends beside those lists.
+    apart: Vec<u32>,
     zeros: Vec<u32>,
     n_heads: usize,
     n_slots: usize,
     move_stride: usize,
-    first_slot_row: usize,
     cache_steps: u32,
     /// Nothing is kept from one step to the next.
     is_off: bool,
@@ -55,10 +56,14 @@ pub(crate) struct DeviceLookup<'a, B: Backend> {
     pub selector: &'a Selector<B>,
     /// The rows to attend, to which the recalled ones are added.
     pub lists: &'a mut RowLists<B>,
+    /// For each head the rows that it attends in another list, or nothing.
+    pub apart: &'a [u32],
     /// The host store.
     pub src: KvView<'a, B>,
     /// The layer's rows on the device.
     pub dst: DeviceRows<'a, B>,
+    /// Where among them the cache's slots begin.
+    pub first_slot_row: usize,
 }
 
 /// What device caches are made for.
@@ -91,11 +96,11 @@ impl<B: Backend> DeviceCache<B> {
             is_listed: vec![false; n_layers],
             begins: true,
             reported: vec![0; n_layers * 2 * h],
+            apart: vec![0; n_layers * h],
             zeros: vec![0; layout.slots],
             n_heads: h,
             n_slots: layout.slots,
             move_stride,
-            first_slot_row: layout.first_slot_row(),
             cache_steps: cache_steps.max(1) as u32,
             is_off: cache_steps == 0,
             is_unread: false,
@@ -109,6 +114,7 @@ impl<B: Backend> DeviceCache<B> {
         }
         let (h, counts_at) = (self.n_heads, r.selection.0 * COUNTS * self.n_heads);
         self.put_listed(backend, r.selection, r.lists.counts())?;
+        self.apart[r.selection.0 * h..][..r.apart.len()].copy_from_slice(r.apart);
         let [clusters, takes, n_selected] = r.selector.selection(r.selection);
         backend.look_up_rows(LookUpRows {
             p: LookUpRowsParams {
@@ -118,7 +124,7 @@ impl<B: Backend> DeviceCache<B> {
                 list_stride: r.lists.stride as u32,
                 move_stride: self.move_stride as u32,
                 n_slots: self.n_slots as u32,
-                first_slot_row: self.first_slot_row as u32,
+                first_slot_row: r.first_slot_row as u32,
                 cache_steps: self.cache_steps,
             },
             starts: r.index.starts(),
@@ -210,7 +216,9 @@ impl<B: Backend> DeviceCache<B> {
             let counts = &self.host_counts[i_layer * COUNTS * h..][..COUNTS * h];
             // A layer that has looked nothing up only has what it was told.
             if !self.is_listed[i_layer] {
-                stats.attended_last[layer * h..][..h].copy_from_slice(&counts[..h]);
+                let all = counts.iter().zip(&self.apart[i_layer * h..][..h]).map(|(n, m)| n + m);
+                let attended = &mut stats.attended_last[layer * h..][..h];
+                attended.iter_mut().zip(all).for_each(|(attended, all)| *attended = all);
             }
             let totals = counts[2 * h..].iter().zip(&mut self.reported[i_layer * 2 * h..]);
             for (i, (total, reported)) in totals.enumerate() {
@@ -285,8 +293,10 @@ mod tests {
                 index,
                 selector: &selector,
                 lists: &mut *lists,
+                apart: &[],
                 src: KvView::new(store, shape.capacity),
                 dst: DeviceRows { buffer: rows, head_stride: LAYOUT.rows() },
+                first_slot_row: LAYOUT.first_slot_row(),
             };
             cache.run(device, shape, lookup).unwrap();
             let n = words(device, cache.n_rows(SELECTION));

@@ -20,11 +20,17 @@ pub(super) struct CodedSlots<B: Backend> {
 }
 
 impl<B: Backend> CodedSlots<B> {
-    /// For layers whose heads attend at most `attended` rows, some of them later if `divided`.
-    pub fn new(backend: &B, shape: &KvShape, attended: usize, divided: bool) -> OpResult<Self> {
+    /// For layers whose heads attend at most `attended` rows, some of them later if `divided`, from
+    /// a store whose codes kernels read if `mapped`.
+    pub fn new(
+        backend: &B,
+        shape: &KvShape,
+        attended: usize,
+        (divided, mapped): (bool, bool),
+    ) -> OpResult<Self> {
         Ok(Self {
             lists: RowLists::new(backend, shape.n_kv_heads, attended, divided)?,
-            mover: RowMover::of_codes(backend, shape, attended)?,
+            mover: RowMover::of_codes(backend, shape, attended, mapped)?,
         })
     }
 }

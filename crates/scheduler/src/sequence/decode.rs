@@ -9,6 +9,7 @@ use super::kv_sequence::Sequence;
 use super::layer_state::{Layer, LayerState, Recall, SelectedAt};
 use super::options::Placement;
 use super::scratch::{IDS_OF_TOKEN, TokenScratch};
+use super::two_forms::TwoFormRows;
 use crate::error::SchedulerError;
 use crate::eviction::RotatedSinks;
 use crate::index::{AddedQueries, DecodeStep};
@@ -129,14 +130,13 @@ impl Token {
         let ids = |id: usize| scratch.rows(i * IDS_OF_TOKEN + id, 1);
         let new = |id: usize| NewRows { start: self.index, len: 1, row_ids: ids(id) };
         let (on_device, on_host, in_full) = (new(0), new(1), new(2));
-        let has_two_forms = sequence.exact.is_some();
+        let has_two_forms = sequence.kernels_write_two_forms();
         let Sequence { shape, backend, layers, store, writeback, .. } = sequence;
         let (backend, device) = (&**backend, layers[layer].segment_mut(segment));
         if has_two_forms {
-            if let Some(device) = device {
-                scatter(backend, shape, t, &on_device, device)?;
-            }
-            return Ok(sequence.scatter_two_forms(layer, t, [on_host, in_full])?);
+            let own = device.map(|device| (on_device, device));
+            let new = TwoFormRows { at: (layer, row), rounded: on_host, exact: in_full, own };
+            return Ok(new.scatter(backend, shape, &mut **store, t)?);
         }
         let host = store.buffer_mut(layer, row..row + 1);
         let host = host.map(|buffer| DeviceRows { buffer, head_stride: shape.capacity });
@@ -518,25 +518,45 @@ impl Token {
         recalling: &Recalling,
     ) -> Result<(), SchedulerError> {
         let selection = recalling.selection.id;
-        let Sequence { backend, shape, store, layers, lists, recall: path, stats, .. } = sequence;
+        let Sequence { backend, shape, store, layers, lists, coded, layout, .. } = sequence;
+        let Sequence { recall: path, stats, .. } = sequence;
         lists.upload(&**backend)?;
         let Some(RecallPath { selector, device_cache: Some(cache), .. }) = path else {
             return Ok(());
         };
-        let Layer { state, device, device_rows, .. } = &mut layers[self.layer];
-        let (LayerState::Recall(recall), Some(buffer), Some(src)) =
-            (state, device, store.buffer(self.layer))
-        else {
-            return Ok(());
-        };
+        let Layer { state, device, device_rows, slots, .. } = &mut layers[self.layer];
+        let LayerState::Recall(recall) = state else { return Ok(()) };
         stats.attended_rows += lists.counts().iter().map(|n| u64::from(*n)).sum::<u64>();
-        let lookup = DeviceLookup {
-            selection,
-            index: &recall.index,
-            selector,
-            lists,
-            src: KvView::new(src, shape.capacity),
-            dst: DeviceRows { buffer, head_stride: *device_rows },
+        // Slots of 8 bits are by themselves, with a list that recalled rows alone are in.
+        let lookup = match (coded, slots) {
+            (Some(coded), Some(slots)) => {
+                let Some(forms) = store.two_forms(self.layer) else { return Ok(()) };
+                DeviceLookup {
+                    selection,
+                    index: &recall.index,
+                    selector,
+                    lists: &mut coded.lists,
+                    apart: lists.counts(),
+                    src: KvView::new(forms.rounded, shape.capacity),
+                    dst: slots.rows_mut(),
+                    first_slot_row: 0,
+                }
+            }
+            _ => {
+                let (Some(buffer), Some(src)) = (device, store.buffer(self.layer)) else {
+                    return Ok(());
+                };
+                DeviceLookup {
+                    selection,
+                    index: &recall.index,
+                    selector,
+                    lists,
+                    apart: &[],
+                    src: KvView::new(src, shape.capacity),
+                    dst: DeviceRows { buffer, head_stride: *device_rows },
+                    first_slot_row: layout.first_slot_row(),
+                }
+            }
         };
         Ok(cache.run(&**backend, shape, lookup)?)
     }

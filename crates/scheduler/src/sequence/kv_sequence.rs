@@ -145,7 +145,8 @@ fn open_store<B: Backend>(
     })
 }
 
-/// Kernels read rows of 8 bits where they attend to them; elsewhere the host widens what it sends.
+/// Kernels read rows of 8 bits where they attend to them, or fetch them into slots like them;
+/// elsewhere the host widens what it sends.
 fn open_eight_bit_store<B: Backend>(
     backend: &Arc<B>,
     shape: &KvShape,
@@ -153,9 +154,17 @@ fn open_eight_bit_store<B: Backend>(
     options: &SequenceOptions,
 ) -> Result<Box<dyn HostStore<B>>, OpError> {
     let layout = exact_layout(shape, policy, options);
-    if options.placement == Placement::InPlace
-        && let Some(store) = EightBitStore::mapped(backend, shape, layout)?
-    {
+    let is_mapped = match options.placement {
+        Placement::InPlace => true,
+        // Where a step goes by the selections of the last one, the host collects rows while kernels
+        // run, which it could not with rows that they write.
+        Placement::Device => {
+            matches!(options.store, HostStoreKind::Auto)
+                && options.eight_bit_slots
+                && options.recall == RecallMode::Exact
+        }
+    };
+    if is_mapped && let Some(store) = EightBitStore::mapped(backend, shape, layout)? {
         return Ok(Box::new(store));
     }
     Ok(match options.store {
@@ -317,7 +326,8 @@ impl<B: Backend> Sequence<B> {
     /// Whether kernels carry new rows to the host, at a time of their own: they are there once
     /// something was read from the device.
     pub fn rows_come_later(&self) -> bool {
-        !self.in_place() && self.store.buffer(LayerId(0)).is_some()
+        let writes_rows = self.store.buffer(LayerId(0)).is_some() || self.kernels_write_two_forms();
+        !self.in_place() && writes_rows
     }
 
     /// Whether the device is gone that the sequence lives on.
@@ -502,7 +512,11 @@ impl<B: Backend> Sequence<B> {
         {
             let layers = self.layers.iter().enumerate();
             let recalling = layers.filter(|(_, layer)| layer.recall().is_some()).map(|(i, _)| i);
-            cache.report(&mut self.stats, recalling, self.shape.row_bytes());
+            let row_bytes = match self.coded {
+                Some(_) => self.shape.host_row_bytes(),
+                None => self.shape.row_bytes(),
+            };
+            cache.report(&mut self.stats, recalling, row_bytes);
         }
         self.writeback.write(&self.shape, &mut *self.store);
         if ends_step {

@@ -170,8 +170,14 @@ impl<B: Backend> Sequence<B> {
         self.options.device_cache
             && !self.in_place()
             && self.options.recall == RecallMode::Exact
-            && self.store.buffer(LayerId(0)).is_some()
+            && self.kernels_read_store()
             && !self.policy.needs_host_choice()
+    }
+
+    /// Whether kernels read rows of the host store as the slots of a device cache have them.
+    fn kernels_read_store(&self) -> bool {
+        let reads_codes = self.options.eight_bit_slots && self.kernels_write_two_forms();
+        reads_codes || self.store.buffer(LayerId(0)).is_some()
     }
 
     /// Lists, staging and jobs for the policy, which layers share.
@@ -192,7 +198,10 @@ impl<B: Backend> Sequence<B> {
         let mapped = self.store.buffer(LayerId(0)).is_some();
         self.mover = RowMover::new(&*self.backend, &self.shape, moved, mapped)?;
         let has_coded = self.layers.iter().any(|layer| layer.slots.is_some());
-        let coded = || CodedSlots::new(&*self.backend, &self.shape, attended, divided);
+        let coded = || {
+            let mapped = self.kernels_write_two_forms();
+            CodedSlots::new(&*self.backend, &self.shape, attended, (divided, mapped))
+        };
         self.coded = has_coded.then(coded).transpose()?;
         self.alloc_recall()?;
         self.reserve_jobs()

@@ -364,17 +364,19 @@ impl<B: Backend> Round<'_, B> {
                 }
                 state => {
                     let mut list = sequence.lists.first(kv, token.index);
+                    let slots = sequence.slots(layer);
+                    let mut slots = slots.map(|(lists, rows)| lists.first(rows, token.index));
                     let cache = sequence.recall.as_ref().and_then(|r| r.device_cache.as_ref());
                     if let (LayerState::Recall(recall), Some(cache)) = (state, cache) {
-                        list.n_rows = cache.n_rows(recall.selection);
+                        let looked_up = slots.as_mut().unwrap_or(&mut list);
+                        looked_up.n_rows = cache.n_rows(recall.selection);
                     }
                     if sequence.layers[layer].device.is_none()
                         && let Some(exact) = sequence.exact_list(layer, token.index)
                     {
                         rounded.lists.push(std::mem::replace(&mut list, exact));
                     }
-                    let slots = sequence.slots(layer);
-                    rounded.lists.extend(slots.map(|(lists, rows)| lists.first(rows, token.index)));
+                    rounded.lists.extend(slots);
                     lists.push(list);
                 }
             }

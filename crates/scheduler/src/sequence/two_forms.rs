@@ -17,8 +17,8 @@ use super::prefill::{Chunk, Run};
 use super::scratch::TokenScratch;
 use super::sparse::{BlockRun, Blocks};
 use crate::error::SchedulerError;
-use crate::layout::{DeviceLayout, LayerTensors};
-use crate::store::{DeviceRows, NewRows, RowLists, scatter};
+use crate::layout::{DeviceLayout, KvShape, LayerTensors};
+use crate::store::{DeviceRows, HostStore, NewRows, RowLists, scatter, scatter_twice};
 
 /// One part of what a chunk attends to.
 struct Part {
@@ -104,6 +104,42 @@ fn parts(
     parts
 }
 
+/// Where new rows go that are stored in two forms.
+pub(super) struct TwoFormRows<'a, B: Backend> {
+    /// The layer, and the first row.
+    pub at: (LayerId, usize),
+    /// [`NewRows::row_ids`] are numbers of rows in the store.
+    pub rounded: NewRows<'a, B>,
+    /// Numbers of rows in its layout of exact ones.
+    pub exact: NewRows<'a, B>,
+    /// The layer's rows on the device, where it has some besides.
+    pub own: Option<(NewRows<'a, B>, DeviceRows<'a, B>)>,
+}
+
+impl<B: Backend> TwoFormRows<'_, B> {
+    /// Lets kernels write them.
+    pub fn scatter(
+        self,
+        backend: &B,
+        shape: &KvShape,
+        store: &mut dyn HostStore<B>,
+        t: &LayerTensors<'_, B>,
+    ) -> OpResult<()> {
+        let Self { at: (layer, first), rounded, exact, own } = self;
+        let rows = first..first + rounded.len;
+        let Some(forms) = store.two_forms_mut(layer, rows.clone()) else { return Ok(()) };
+        let all = DeviceRows { buffer: forms.rounded, head_stride: shape.capacity };
+        scatter(backend, shape, t, &rounded, all)?;
+        let kept = DeviceRows { buffer: forms.exact, head_stride: forms.layout.rows() };
+        match own {
+            Some(own) => scatter_twice(backend, shape, t, [own, (exact, kept)])?,
+            None => scatter(backend, shape, t, &exact, kept)?,
+        }
+        store.note_written(layer, rows);
+        Ok(())
+    }
+}
+
 impl<B: Backend> Sequence<B> {
     /// Rows that are attended as they were written, where that is in place.
     pub(super) fn make_exact_rows(&mut self) -> Result<(), SchedulerError> {
@@ -119,7 +155,14 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
+    /// Whether kernels write new rows to the host store in both forms.
+    pub(super) fn kernels_write_two_forms(&self) -> bool {
+        self.store.two_forms(LayerId(0)).is_some()
+    }
+
+    /// The two forms, where a step attends to them in place.
     fn forms(&self, layer: LayerId) -> Option<(Forms<'_, B>, usize)> {
+        self.exact.as_ref()?;
         let forms = self.store.two_forms(layer)?;
         let layout = forms.layout;
         let rounded = KvView::new(forms.rounded, self.shape.capacity);
@@ -135,26 +178,6 @@ impl<B: Backend> Sequence<B> {
     /// All rows of a layer, rounded.
     pub(super) fn rounded_rows(&self, layer: LayerId) -> Option<KvView<'_, B>> {
         self.forms(layer).map(|(forms, _)| forms.rounded)
-    }
-
-    /// Stores new rows in both forms. `ids` are row numbers in the scratch: those of rounded rows,
-    /// and those of exact ones.
-    pub(super) fn scatter_two_forms(
-        &mut self,
-        layer: LayerId,
-        t: &LayerTensors<'_, B>,
-        [rounded, exact]: [NewRows<'_, B>; 2],
-    ) -> OpResult<()> {
-        let (first, len) = (self.n_tokens, rounded.len);
-        let (backend, shape) = (&*self.backend, &self.shape);
-        let rows = first..first + len;
-        let Some(forms) = self.store.two_forms_mut(layer, rows.clone()) else { return Ok(()) };
-        let all = DeviceRows { buffer: forms.rounded, head_stride: shape.capacity };
-        scatter(backend, shape, t, &rounded, all)?;
-        let kept = DeviceRows { buffer: forms.exact, head_stride: forms.layout.rows() };
-        scatter(backend, shape, t, &exact, kept)?;
-        self.store.note_written(layer, rows);
-        Ok(())
     }
 
     /// Lists the rows of a decoded token that are always attended, in whichever form they are.
@@ -306,7 +329,9 @@ impl Chunk {
         scratch.set_rows(&*sequence.backend, rows.clone().chain(exact))?;
         let new = |ids| NewRows { start: self.start, len: self.len, row_ids: ids };
         let [rounded, exact] = [0, self.len].map(|first| new(scratch.rows(first, self.len)));
-        Ok(sequence.scatter_two_forms(self.layer, t, [rounded, exact])?)
+        let new = TwoFormRows { at: (self.layer, rows.start), rounded, exact, own: None };
+        let Sequence { backend, shape, store, .. } = sequence;
+        Ok(new.scatter(&**backend, shape, &mut **store, t)?)
     }
 }
 

@@ -127,9 +127,9 @@ impl<B: Backend> RowMover<B> {
     }
 
     /// Lists for at most `stride` rows a head of a store of rows of 8 bits, which go to the device
-    /// as such.
-    pub fn of_codes(backend: &B, shape: &KvShape, stride: usize) -> OpResult<Self> {
-        Self::of(backend, shape, stride, (DType::Q8, false))
+    /// as such; `mapped` says whether kernels read its codes.
+    pub fn of_codes(backend: &B, shape: &KvShape, stride: usize, mapped: bool) -> OpResult<Self> {
+        Self::of(backend, shape, stride, (DType::Q8, mapped))
     }
 
     fn of(
@@ -199,7 +199,11 @@ impl<B: Backend> RowMover<B> {
         if self.len() == 0 {
             return Ok(());
         }
-        if let Some(buffer) = store.buffer(layer) {
+        let buffer = match self.dtype {
+            DType::Q8 => store.two_forms(layer).map(|forms| forms.rounded),
+            _ => store.buffer(layer),
+        };
+        if let Some(buffer) = buffer {
             self.upload_lists(backend)?;
             return self.gather(backend, shape, KvView::new(buffer, shape.capacity), device);
         }

@@ -1,10 +1,20 @@
 //! The hit/miss cache that the device keeps itself: the same rows, and no wait in a layer.
 
+use longview_scheduler::{HostRows, KvShape};
+
 use super::steps::*;
 
-/// On a device that reads the host store.
+/// On a device that reads the host store, and has slots like its rows.
 fn on(device_cache: bool) -> SequenceOptions {
-    SequenceOptions { device_cache, ..options(Placement::Device) }
+    SequenceOptions { device_cache, eight_bit_slots: true, ..options(Placement::Device) }
+}
+
+/// Rows as they are attended, and of 8 bits where kernels read such.
+fn shapes<B: Backend>(backend: &B, capacity: usize) -> Vec<KvShape> {
+    let shape = |host_rows| KvShape { host_rows, ..small_shape(capacity) };
+    let reads_codes = backend.capabilities().kv_dtypes.contains(&DType::Q8);
+    let coded = reads_codes.then(|| shape(HostRows::EightBits));
+    [shape(HostRows::Plain)].into_iter().chain(coded).collect()
 }
 
 fn cached(cache_steps: usize) -> PolicyOptions {
@@ -14,10 +24,9 @@ fn cached(cache_steps: usize) -> PolicyOptions {
 /// The same random data to a sequence whose host resolves and to one whose device does.
 fn host_and_device<B: Backend>(
     backend: &Arc<B>,
-    cache_steps: usize,
+    (shape, cache_steps): (&KvShape, usize),
     mut disturb: impl FnMut(usize, &mut Sim<B>),
 ) -> [Sim<B>; 2] {
-    let shape = small_shape(1400);
     let mut sims = [false, true].map(|device_cache| {
         Sim::new(backend, shape.clone(), &cached(cache_steps), on(device_cache)).unwrap()
     });
@@ -32,52 +41,62 @@ fn host_and_device<B: Backend>(
         let [host, device] = &sims;
         assert_eq!(host.n_tokens(), device.n_tokens());
     }
-    sims.iter().for_each(Sim::check_rows);
+    if shape.host_rows == HostRows::Plain {
+        sims.iter().for_each(Sim::check_rows);
+    }
+    assert_eq!(sims.each_ref().map(|sim| sim.sequence.uses_device_cache()), [false, true]);
     sims
 }
 
 pub fn the_device_attends_what_the_host_would_to_the_bit<B: Probe>(backend: &Arc<B>) {
-    for cache_steps in 0..=3 {
-        let [host, device] = host_and_device(backend, cache_steps, |_, _| {});
+    let shapes = shapes(&**backend, 1400);
+    let settings = shapes.iter().flat_map(|shape| (0..=3).map(move |steps| (shape, steps)));
+    for (shape, cache_steps) in settings {
+        let [host, device] = host_and_device(backend, (shape, cache_steps), |_, _| {});
         let (a, b) = (host.sequence.stats(), device.sequence.stats());
         assert_eq!((a.steps, a.attended_rows), (b.steps, b.attended_rows));
         assert_eq!(a.hits + a.misses, b.hits + b.misses);
         // The host cuts what it has of a cluster to what a step takes; the device keeps rows.
         assert!(b.hits >= a.hits && (cache_steps > 1 || b.hits == a.hits), "{a:?} {b:?}");
         assert!((b.hits > 0) == (cache_steps > 0) && b.misses > 0, "{b:?}");
-        let row_bytes = device.sequence.shape().row_bytes() as u64;
+        let row_bytes = shape.host_row_bytes() as u64;
         assert_eq!(b.fetched_bytes, b.misses * row_bytes);
     }
 }
 
 pub fn cuts_policies_and_lost_devices_leave_the_device_cache_right<B: Probe>(backend: &Arc<B>) {
-    host_and_device(backend, 2, |step, sim| match step % 41 {
-        5 => block_on(sim.sequence.truncate(sim.n_tokens() - 2)).unwrap(),
-        7 => {
-            let backend = Arc::clone(&sim.backend);
-            sim.sequence.recover(&backend).unwrap();
-        }
-        19 => block_on(sim.sequence.truncate(sim.n_tokens() - 40)).unwrap(),
-        25 => {
-            let policy = sim.sequence.policy().clone();
-            block_on(sim.sequence.set_policy(policy)).unwrap();
-        }
-        31 => sim.prefill(9, 30),
-        _ => {}
-    });
+    for shape in shapes(&**backend, 1400) {
+        host_and_device(backend, (&shape, 2), |step, sim| match step % 41 {
+            5 => block_on(sim.sequence.truncate(sim.n_tokens() - 2)).unwrap(),
+            7 => {
+                let backend = Arc::clone(&sim.backend);
+                sim.sequence.recover(&backend).unwrap();
+            }
+            19 => block_on(sim.sequence.truncate(sim.n_tokens() - 40)).unwrap(),
+            25 => {
+                let policy = sim.sequence.policy().clone();
+                block_on(sim.sequence.set_policy(policy)).unwrap();
+            }
+            31 => sim.prefill(9, 30),
+            _ => {}
+        });
+    }
 }
 
 pub fn a_step_that_the_device_resolves_waits_once<B: Probe>(backend: &Arc<B>) {
     // Clustering reads too, when its result is asked for.
     let alone = SequenceOptions { overlap: false, ..on(true) };
-    let mut sim = Sim::new(backend, small_shape(900), &cached(1), alone).unwrap();
-    sim.prefill(6, 500);
-    for step in 0..60 {
-        let made = |sim: &Sim<B>| sim.backend.n_readbacks() - sim.own_readbacks;
-        let (reads, clusterings) = (made(&sim), sim.sequence.stats().clusterings);
-        sim.decode(6);
-        if sim.sequence.stats().clusterings == clusterings {
-            assert_eq!(made(&sim) - reads, 1, "step {step}: the counts, with the token");
+    for shape in shapes(&**backend, 900) {
+        let what = format!("{:?}", shape.host_rows);
+        let mut sim = Sim::new(backend, shape, &cached(1), alone).unwrap();
+        sim.prefill(6, 500);
+        for step in 0..60 {
+            let made = |sim: &Sim<B>| sim.backend.n_readbacks() - sim.own_readbacks;
+            let (reads, clusterings) = (made(&sim), sim.sequence.stats().clusterings);
+            sim.decode(6);
+            if sim.sequence.stats().clusterings == clusterings {
+                assert_eq!(made(&sim) - reads, 1, "{what}, step {step}: counts, with the token");
+            }
         }
     }
 }
