@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use longview_core::DType;
 use longview_core::quant::QuantType;
 use longview_cuda::CudaBackend;
 use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
@@ -90,6 +91,15 @@ fn generate(engine: &mut Engine<Emulated>, session: &mut Session<Emulated>, n: u
 /// Without kernels that run they are given and counted all the same: what is given does not depend
 /// on what they compute. The first test holds the one against the other.
 fn cost(n_layers: usize, preset: Preset, weights: Weights, runs_kernels: bool) -> Cost {
+    cost_of_rows(n_layers, (preset, DType::F16), weights, runs_kernels)
+}
+
+fn cost_of_rows(
+    n_layers: usize,
+    (preset, kv_dtype): (Preset, DType),
+    weights: Weights,
+    runs_kernels: bool,
+) -> Cost {
     let made = RandomFolder::new(&dims(n_layers, weights)).expect("a folder");
     let mut folder = ModelFolder::open(&made.path).expect("a model");
     if let Weights::Blocks(ty) = weights {
@@ -97,8 +107,14 @@ fn cost(n_layers: usize, preset: Preset, weights: Weights, runs_kernels: bool) -
     }
     let backend = backends::cuda_emulated(EmulatedOptions { runs_kernels, ..Default::default() });
     let backend = Arc::new(backend.expect("the kernels are compiled as C++"));
-    let options =
-        EngineOptions { ctx_size: 1024, chunk_size: 64, tile_rows: 64, ..EngineOptions::default() };
+    let (chunk_size, tile_rows) = (64, 64);
+    let options = EngineOptions {
+        ctx_size: 1024,
+        chunk_size,
+        tile_rows,
+        kv_dtype,
+        ..EngineOptions::default()
+    };
     let policy = policy(preset);
     let mut engine = Engine::load(Arc::clone(&backend), folder, options, &policy).expect("loaded");
     let mut session = engine.session(&policy).expect("a session");
@@ -182,6 +198,23 @@ fn a_layer_of_quantised_weights_that_recalls_takes_few_nodes() {
         assert_eq!(many.waits, 1.0);
         assert!(many.submits < many.nodes, "most commands are nodes of a graph");
     }
+}
+
+/// Rows of 8 bits are looked up on the device too: a new row is written in both forms, and what is
+/// recalled is attended by itself and merged.
+#[test]
+fn a_layer_that_recalls_rows_of_8_bits_waits_for_nobody() {
+    let [few, many] = [(4, true), (6, false)]
+        .map(|(n, runs)| cost_of_rows(n, (Preset::Clusterkv, DType::Q8), Weights::Bf16, runs));
+    assert_eq!((few.n_recalling, many.n_recalling), (2, 4));
+    let (nodes, parts) = layer(&few, &many, 2.0);
+    println!("a layer that recalls rows of 8 bits: {nodes} nodes: {parts:?}");
+    println!("a token of 6 layers: {many:?}");
+    assert_eq!(nodes, 15.0, "{parts:?}");
+    assert_eq!((few.waits, many.waits), (1.0, 1.0));
+    assert_eq!((few.nodes_set, many.nodes_set), (4.0, 4.0));
+    assert_eq!(many.copies, 2.0, "the token, and what was recalled");
+    assert!(many.submits < many.nodes, "most commands are nodes of a graph");
 }
 
 /// Without recall a layer is attention and three products.

@@ -32,8 +32,8 @@ use super::request::{Device, Request};
 
 /// What can be asked for.
 pub const USAGE: &str = "[attention] [qwen] [million] [llama] [prefill] [--layers N] [--weights \
-                         QUANTISED] [--kv-type f16|q8] [--chunk-size N] [--repeat N] [--device \
-                         cpu|wgpu|cuda] [options of the device]";
+                         QUANTISED] [--kv-type f16|q8] [--chunk-size N] [--repeat N] [--policy \
+                         clusterkv|full] [--device cpu|wgpu|cuda] [options of the device]";
 
 /// Parts by name; without any all but the last two: the one takes 50 GB of host memory, the other
 /// is about prompts.
@@ -63,6 +63,8 @@ struct Stored {
     /// nothing in common from token to token, so that nearly nothing is recalled twice; of repeated
     /// tokens all but the first hit, as neighbours in text do.
     repeat: Option<usize>,
+    /// Only this policy, where several are compared.
+    policy: Option<Preset>,
 }
 
 impl Stored {
@@ -71,7 +73,8 @@ impl Stored {
         let (mut stored, mut rest) = (Self::default(), Vec::new());
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
-            let known = ["--layers", "--weights", "--kv-type", "--chunk-size", "--repeat"];
+            let known =
+                ["--layers", "--weights", "--kv-type", "--chunk-size", "--repeat", "--policy"];
             if !known.contains(&arg.as_str()) {
                 rest.push(arg);
                 continue;
@@ -80,6 +83,9 @@ impl Stored {
             match (arg.as_str(), value.as_str()) {
                 ("--layers", n) => stored.layers = Some(n.parse().context("--layers")?),
                 ("--weights", name) => stored.weights = Some(name.parse()?),
+                ("--policy", "clusterkv") => stored.policy = Some(Preset::Clusterkv),
+                ("--policy", "full") => stored.policy = Some(Preset::Full),
+                ("--policy", other) => bail!("--policy {other}: use clusterkv or full"),
                 ("--repeat", n) => stored.repeat = Some(n.parse().context("--repeat")?),
                 ("--chunk-size", n) => stored.chunk = Some(n.parse().context("--chunk-size")?),
                 (_, "f16") => stored.is_kv8 = false,
@@ -255,7 +261,13 @@ impl<B: Backend> Measure<'_, B> {
             block_on(session.inject(&ids, &mut |l, h, first, rows| {
                 clusterable(dims.head_dim, l.index() * 64 + h.index(), first, rows);
             }))?;
-            for policy in [&clusterkv, &full, &nowhere_dense] {
+            let all = [&clusterkv, &full, &nowhere_dense];
+            let alone = match stored.policy {
+                Some(Preset::Full) => &all[1..2],
+                Some(_) => &all[..1],
+                None => &all,
+            };
+            for policy in alone {
                 block_on(session.set_policy(policy))?;
                 let measured = measure(&mut engine, &mut session, *context, stored)?;
                 self.report(&subject, *context, &measured, policy)?;
@@ -266,6 +278,9 @@ impl<B: Backend> Measure<'_, B> {
             self.out,
             "  * no dense layers; models of 16 layers and more have 2 unless told otherwise"
         )?;
+        if stored.policy.is_some() {
+            return Ok(());
+        }
         self.conclude(contexts, &results)
     }
 
@@ -587,6 +602,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let message = |line| format!("{:#}", parse(line).err().expect("a mistake"));
+        assert_eq!(message("--policy quest"), "--policy quest: use clusterkv or full");
         assert_eq!(message("--layers"), "--layers needs a value");
         assert!(message("--layers x").starts_with("--layers: "));
         assert!(message("--weights q9").starts_with("unknown quantised type 'q9'"));

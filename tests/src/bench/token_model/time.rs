@@ -56,8 +56,6 @@ impl Parts {
 pub(super) struct Model {
     pub gpu: Gpu,
     pub constants: Constants,
-    /// Bytes of a fetched row, by those of the launches: less than 1 for what is not there yet.
-    pub row_share: f64,
 }
 
 /// Microseconds of a command, without its node.
@@ -88,7 +86,7 @@ impl Model {
     pub fn time(&self, launch: &Launch) -> Time {
         let (gpu, c, work) = (&self.gpu, &self.constants, &launch.work);
         let (under_way, occupancy) = self.under_way(launch);
-        let missed = c.misses * self.row_share * work.missed_bytes;
+        let missed = c.misses * work.missed_bytes;
         // What is fetched is written to the device, too.
         let device_bytes = work.device_bytes + missed;
         let link_bytes = work.link_bytes + missed;
