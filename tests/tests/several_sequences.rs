@@ -119,7 +119,8 @@ fn engine<B: Counted>(backend: &Arc<B>, policy: &PolicyOptions) -> Engine<B> {
         ctx_size: 512,
         chunk_size: 64,
         tile_rows: 64,
-        max_sequences: SIZES[SIZES.len() - 1],
+        // Those that were read, and forks of them.
+        max_sequences: 2 * SIZES[SIZES.len() - 1],
         ..EngineOptions::default()
     };
     Engine::load(Arc::clone(backend), folder, options, policy).expect("loaded")
@@ -154,15 +155,20 @@ fn next<B: Counted>(session: &Session<B>) -> u32 {
     logits.iter().position(|logit| *logit == most).expect("logits") as u32
 }
 
-/// What a step of `n` sequences costs, and what each of them said.
-fn cost<B: Counted>(backend: &Arc<B>, policy: &PolicyOptions, n: usize) -> (Cost, Vec<Said>) {
-    let mut engine = engine(backend, policy);
-    let mut sessions: Vec<_> = (0..n).map(|i| read(&mut engine, policy, i)).collect();
+/// What a step of `n` sequences costs that go on from what was read, and what each of them said.
+fn cost<B: Counted>(
+    backend: &Arc<B>,
+    engine: &mut Engine<B>,
+    read: &mut [Session<B>],
+    n: usize,
+) -> (Cost, Vec<Said>) {
+    let forks = read[..n].iter_mut().map(|session| block_on(engine.fork(session)));
+    let mut sessions: Vec<_> = forks.collect::<Result<_, _>>().expect("forks");
     let mut said: Vec<Vec<u32>> = (0..n).map(|i| vec![3 + i as u32]).collect();
-    (0..WARM).for_each(|_| step(&mut engine, &mut sessions, &mut said));
+    (0..WARM).for_each(|_| step(engine, &mut sessions, &mut said));
     let counters = || backend.device_counters().expect("a device counts");
     let (before, launched): (DeviceCounters, _) = (counters(), backend.by_kernel());
-    (0..COUNTED).for_each(|_| step(&mut engine, &mut sessions, &mut said));
+    (0..COUNTED).for_each(|_| step(engine, &mut sessions, &mut said));
     let after = counters();
     let mean = |after: u64, before: u64| (after - before) as f64 / COUNTED as f64;
     let by_kernel: BTreeMap<_, _> = backend
@@ -190,8 +196,11 @@ fn report(device: &str, policy: &str, n: usize, cost: &Cost) {
 fn check<B: Counted>(device: &str, backend: &Arc<B>) {
     for (name, preset, more) in POLICIES {
         let policy = policy(preset, more);
+        let mut engine = engine(backend, &policy);
+        let most = SIZES[SIZES.len() - 1];
+        let mut read: Vec<_> = (0..most).map(|i| read(&mut engine, &policy, i)).collect();
         let costs = SIZES.map(|n| {
-            let (cost, said) = cost(backend, &policy, n);
+            let (cost, said) = cost(backend, &mut engine, &mut read, n);
             report(device, name, n, &cost);
             (cost, said)
         });
