@@ -713,6 +713,41 @@ kernel_args! {
     }
 }
 
+// token_rest.cu
+
+kernel_args! {
+    OwnerCountsArgs {
+        owners: Address,
+        chosen: Address,
+        n_selected: Address,
+        n_clusters: Address,
+        counts: Address,
+        owner_stride: u32,
+        cluster_stride: u32,
+        max_selected: u32,
+        unused: u32,
+    }
+}
+
+kernel_args! {
+    RestListsArgs {
+        lost: Address,
+        sizes: Address,
+        group_of: Address,
+        n_clusters: Address,
+        group_tokens: Address,
+        n_groups: Address,
+        clusters: Address,
+        left: Address,
+        n_listed: Address,
+        rest_of_groups: Address,
+        cluster_stride: u32,
+        group_stride: u32,
+        list_stride: u32,
+        unused: u32,
+    }
+}
+
 // top_k.cu
 
 kernel_args! {

@@ -310,6 +310,7 @@ kernels! {
         tile_products_q6_k(TileProductsArgs, 128),
         tile_products_iq4_nl(TileProductsArgs, 128),
         tile_products_mxfp4(TileProductsArgs, 128);
+    "token_rest": owner_counts(OwnerCountsArgs, 512), rest_lists(RestListsArgs, 512);
     "top_k":
         top_k_row(TopKArgs, 256),
         top_k_parts(TopKArgs, 256),

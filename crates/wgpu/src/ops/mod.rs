@@ -34,4 +34,5 @@ pub(crate) mod score_blocks;
 pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
 pub(crate) mod split_signs;
+pub(crate) mod token_rest;
 pub(crate) mod top_k;
