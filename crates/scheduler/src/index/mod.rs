@@ -4,6 +4,7 @@
 mod cluster_bounds;
 mod cluster_groups;
 mod cluster_parts;
+mod device_owners;
 mod halfway;
 mod head_index;
 mod importance;
@@ -27,6 +28,7 @@ pub(crate) use cluster_bounds::ClusterBounds;
 pub(crate) use cluster_groups::GROUP_CLUSTERS;
 pub(crate) use cluster_groups::{HeadGroups, PART_CLUSTERS, group_bytes, group_clusters};
 pub(crate) use cluster_parts::{ClusterParts, part_bytes};
+pub(crate) use device_owners::{DeviceGroups, owner_bytes};
 pub use head_index::HeadIndex;
 pub(crate) use importance::{AddedQueries, RecordedQueries};
 pub use kmeans_job::{ClusterJob, ClusterTask, HeadClusters, TaskKind};

@@ -4,6 +4,7 @@ mod bound;
 mod cache;
 mod confidence;
 mod device_cache;
+mod device_rest;
 mod draw;
 mod host_attention;
 mod host_result;
