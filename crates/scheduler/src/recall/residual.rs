@@ -631,7 +631,8 @@ mod tests {
         let rows = [vec![2; 70], vec![1; 140]].map(|sizes| HeadRows::random(&mut rng, &sizes));
         let index = LayerIndex::new(&device, &shape, WIDTH, 150, 1).unwrap();
         let index = index.with_pairs(&device).unwrap().with_owners(256);
-        let index = index.with_groups(&device, 8, GROUP_CLUSTERS).unwrap();
+        let [_, n_groups] = group_lists(&shape, &policy, 150).unwrap();
+        let index = index.with_groups(&device, n_groups, GROUP_CLUSTERS).unwrap();
         let mut index = index.with_device_owners(&device, 256).unwrap();
         let clusters: Vec<_> = rows.iter().map(HeadRows::clusters).collect();
         index.append(&device, SINKS, SINKS + 140, &clusters).unwrap();
