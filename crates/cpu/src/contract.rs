@@ -270,12 +270,12 @@ impl Backend for CpuBackend {
 
     fn owner_counts(&self, d: OwnerCounts<'_, Self>) -> OpResult<()> {
         let _turn = self.queue();
-        ops::token_rest::owner_counts(d)
+        ops::owner_counts::run(d)
     }
 
     fn rest_lists(&self, d: RestLists<'_, Self>) -> OpResult<()> {
         let _turn = self.queue();
-        ops::token_rest::rest_lists(d)
+        ops::rest_lists::run(d)
     }
 
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {

@@ -419,11 +419,11 @@ impl Backend for WgpuBackend {
     }
 
     fn owner_counts(&self, d: OwnerCounts<'_, Self>) -> OpResult<()> {
-        ops::token_rest::owner_counts(self, d)
+        ops::owner_counts::run(self, d)
     }
 
     fn rest_lists(&self, d: RestLists<'_, Self>) -> OpResult<()> {
-        ops::token_rest::rest_lists(self, d)
+        ops::rest_lists::run(self, d)
     }
 
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {

@@ -29,10 +29,12 @@ pub(crate) mod look_up_rows;
 pub(crate) mod lse_merge;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
+pub(crate) mod owner_counts;
 pub(crate) mod pool_scores;
 pub(crate) mod project_heads;
 pub(crate) mod query_gate;
 pub(crate) mod query_sums;
+pub(crate) mod rest_lists;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod rotate_rows;
@@ -41,7 +43,6 @@ pub(crate) mod score_blocks;
 pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
 pub(crate) mod split_signs;
-pub(crate) mod token_rest;
 pub(crate) mod top_k;
 
 #[cfg(test)]

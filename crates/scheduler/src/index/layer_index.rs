@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use super::cluster_groups::ClusterGroups;
 use super::device_owners::DeviceOwners;
 use super::head_index::HeadIndex;
+use super::kernel_memory::alloc;
 use super::kmeans_job::HeadClusters;
 use super::records::{ClustersRecord, IndexRecord};
 use super::shared_bytes::SharedBytes;
@@ -538,20 +539,6 @@ impl<B: Backend> LayerIndex<B> {
         let groups = self.groups.as_ref().map_or(0, ClusterGroups::device_bytes);
         let owners = self.owners.as_ref().map_or(0, DeviceOwners::device_bytes);
         self.centroids.size_bytes() + words + pairs + groups + owners
-    }
-}
-
-/// Memory that kernels read: that of the host, which forks may share, where they are one.
-pub(super) fn alloc<B: Backend>(
-    backend: &B,
-    dtype: DType,
-    len: usize,
-    label: &str,
-) -> OpResult<B::Buffer> {
-    let is_one = backend.capabilities().unified_memory;
-    match if is_one { backend.alloc_host(dtype, len, label)? } else { None } {
-        Some(buffer) => Ok(buffer),
-        None => backend.alloc(dtype, len, label),
     }
 }
 

@@ -9,6 +9,7 @@ mod halfway;
 mod head_index;
 mod importance;
 mod job_queue;
+mod kernel_memory;
 mod kmeans_job;
 mod kmeans_worker;
 mod layer_index;

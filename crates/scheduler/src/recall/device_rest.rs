@@ -7,7 +7,7 @@ use longview_ops::{
     OwnerCountsParams, RestLists, RestListsParams, View, ViewMut,
 };
 
-use super::residual::Unread;
+use super::unread::Unread;
 use crate::index::{DeviceGroups, LayerIndex};
 
 /// Buffers that the layers of a sequence share.

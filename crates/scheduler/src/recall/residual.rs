@@ -20,9 +20,9 @@ use longview_ops::{
 };
 
 use super::device_rest::{DeviceRest, device_rest_bytes};
-use super::selector::Selector;
+use super::unread::Unread;
 use crate::index::{HeadGroups, LayerIndex, group_clusters};
-use crate::layout::{KvShape, SelectionId};
+use crate::layout::KvShape;
 use crate::policy::{Policy, Residual};
 
 /// Lists of an estimate, at most: a sequence's lists differ in length and in where their rows lie,
@@ -380,13 +380,6 @@ impl<B: Backend> ResidualMeans<B> {
             _ => None,
         }
     }
-}
-
-/// The clusters of a layer, and what was selected of them for one token.
-pub(crate) struct Unread<'a, B: Backend> {
-    pub clusters: &'a LayerIndex<B>,
-    pub selector: &'a Selector<B>,
-    pub selection: SelectionId,
 }
 
 /// Bytes that [`ResidualMeans`] takes for indexes of up to `capacity` clusters.

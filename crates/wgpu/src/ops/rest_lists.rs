@@ -1,26 +1,12 @@
-//! Launches `owner_counts.wgsl` and `rest_lists.wgsl`: a workgroup for each KV head.
+//! Launches `rest_lists.wgsl`: a workgroup for each KV head.
 
-use longview_ops::{OpResult, OwnerCounts, RestLists};
+use longview_ops::{OpResult, RestLists};
 
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 
-pub(crate) fn owner_counts(backend: &WgpuBackend, d: OwnerCounts<'_, WgpuBackend>) -> OpResult<()> {
-    d.check()?;
-    let words = d.counts.len + 2 * d.chosen.len;
-    Launch::new(backend, "owner_counts", "owner_counts")
-        .params(&d.p)
-        .view(&d.owners)
-        .view(&d.chosen)
-        .view(&d.n_selected)
-        .view(&d.n_clusters)
-        .view_mut(&d.counts)
-        .counts(4 * words as u64)
-        .run(d.p.n_kv_heads as usize)
-}
-
 /// Clusters first, then groups by the list: all buffers at once are more than a kernel may bind.
-pub(crate) fn rest_lists(backend: &WgpuBackend, d: RestLists<'_, WgpuBackend>) -> OpResult<()> {
+pub(crate) fn run(backend: &WgpuBackend, d: RestLists<'_, WgpuBackend>) -> OpResult<()> {
     d.check()?;
     let n_heads = d.p.n_kv_heads as usize;
     let launch = |entry| Launch::new(backend, "rest_lists", entry).params(&d.p);
