@@ -1,41 +1,14 @@
-// The rows of selected clusters, a tile of GROUP clusters at a time, and what the lanes of a
-// workgroup find out together.
+// The rows of selected clusters, a tile of GROUP clusters at a time.
 //
 // Needs the bindings `clusters` and `takes` [Hkv, max_selected] and `starts` [Hkv, cluster_stride]
 // with their offsets in `p`. GROUP is 256.
+
+//# import shared/scan
 
 // Tokens before each selected cluster of a tile, and behind the last one.
 var<workgroup> before: array<u32, GROUP + 1u>;
 // Host row of the first token of each cluster of a tile.
 var<workgroup> first_row: array<u32, GROUP>;
-var<workgroup> sums: array<u32, GROUP>;
-var<workgroup> uniform_value: u32;
-
-// What all invocations are to know, from one of them.
-fn shared_by_all(value: u32, lane: u32, owner: u32) -> u32 {
-    workgroupBarrier();
-    if lane == owner {
-        uniform_value = value;
-    }
-    return workgroupUniformLoad(&uniform_value);
-}
-
-// The sum over the lanes up to and with this one.
-fn scan(value: u32, lane: u32) -> u32 {
-    workgroupBarrier();
-    sums[lane] = value;
-    workgroupBarrier();
-    for (var step = 1u; step < GROUP; step *= 2u) {
-        var lower = 0u;
-        if lane >= step {
-            lower = sums[lane - step];
-        }
-        workgroupBarrier();
-        sums[lane] += lower;
-        workgroupBarrier();
-    }
-    return sums[lane];
-}
 
 // Loads a tile of selected clusters; returns its tokens.
 fn load_tile(head: u32, first: u32, n: u32, lane: u32) -> u32 {

@@ -217,6 +217,22 @@ fn a_layer_that_recalls_rows_of_8_bits_waits_for_nobody() {
     assert!(many.submits < many.nodes, "most commands are nodes of a graph");
 }
 
+/// Under the default policy the device also lists what a choice of tokens left of their clusters.
+#[test]
+fn a_layer_of_the_default_policy_waits_for_nobody() {
+    // The space in which tokens are compared is made of numbers that kernels computed.
+    let [few, many] = [4, 6].map(|n| cost(n, Preset::Longview, Weights::Bf16, true));
+    assert_eq!((few.n_recalling, many.n_recalling), (2, 4));
+    let (nodes, parts) = layer(&few, &many, 2.0);
+    println!("a layer of the default policy: {nodes} nodes: {parts:?}");
+    println!("a token of 6 layers: {many:?}");
+    assert_eq!(nodes, 23.0, "{parts:?}");
+    assert_eq!((few.nodes_set, many.nodes_set), (4.0, 4.0));
+    assert_eq!((few.waits, many.waits), (1.0, 1.0));
+    assert_eq!(many.copies, 2.0, "the token, and what was recalled");
+    assert!(many.submits < many.nodes, "most commands are nodes of a graph");
+}
+
 /// Without recall a layer is attention and three products.
 #[test]
 fn a_layer_that_attends_everything_takes_few_nodes() {

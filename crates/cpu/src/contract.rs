@@ -10,9 +10,9 @@ use longview_ops::{
     Argmax, AttendBlocks, AttendChunk, AttendList, Backend, BlockReduce, Capabilities,
     CentroidScores, ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, ForkSpans, GeluMul,
     Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LinearGroup, LookUpRows,
-    LseMerge, Op, OpError, OpResult, PoolScores, ProjectHeads, QuantSource, QueryGate, QuerySums,
-    RmsNorm, Rope, RotateRows, RowMeans, ScoreBlocks, SearchTokens, SelectClusters, SiluMul,
-    SplitSigns, Storage, TopK, View, ViewMut, WeightSource, copy_host,
+    LseMerge, Op, OpError, OpResult, OwnerCounts, PoolScores, ProjectHeads, QuantSource, QueryGate,
+    QuerySums, RestLists, RmsNorm, Rope, RotateRows, RowMeans, ScoreBlocks, SearchTokens,
+    SelectClusters, SiluMul, SplitSigns, Storage, TopK, View, ViewMut, WeightSource, copy_host,
 };
 
 use crate::backend::CpuBackend;
@@ -266,6 +266,16 @@ impl Backend for CpuBackend {
     fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()> {
         let _turn = self.queue();
         ops::cluster_rows::run(d)
+    }
+
+    fn owner_counts(&self, d: OwnerCounts<'_, Self>) -> OpResult<()> {
+        let _turn = self.queue();
+        ops::owner_counts::run(d)
+    }
+
+    fn rest_lists(&self, d: RestLists<'_, Self>) -> OpResult<()> {
+        let _turn = self.queue();
+        ops::rest_lists::run(d)
     }
 
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {

@@ -302,6 +302,14 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::cluster_rows::run(self, d)
     }
 
+    fn owner_counts(&self, d: OwnerCounts<'_, Self>) -> OpResult<()> {
+        ops::owner_counts::run(self, d)
+    }
+
+    fn rest_lists(&self, d: RestLists<'_, Self>) -> OpResult<()> {
+        ops::rest_lists::run(self, d)
+    }
+
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {
         let is_host = d.src.buffer.is_host() || d.dst.is_host();
         self.with_rows(is_host, || ops::rotate_rows::run(self, d))

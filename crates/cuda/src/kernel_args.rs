@@ -486,6 +486,22 @@ kernel_args! {
     }
 }
 
+// owner_counts.cu
+
+kernel_args! {
+    OwnerCountsArgs {
+        owners: Address,
+        chosen: Address,
+        n_selected: Address,
+        n_clusters: Address,
+        counts: Address,
+        owner_stride: u32,
+        cluster_stride: u32,
+        max_selected: u32,
+        unused: u32,
+    }
+}
+
 // pool_scores.cu
 
 kernel_args! {
@@ -577,6 +593,27 @@ kernel_args! {
         first_slot_row: u32,
         cache_steps: u32,
         table_len: u32,
+        unused: u32,
+    }
+}
+
+// rest_lists.cu
+
+kernel_args! {
+    RestListsArgs {
+        lost: Address,
+        sizes: Address,
+        group_of: Address,
+        n_clusters: Address,
+        group_tokens: Address,
+        n_groups: Address,
+        clusters: Address,
+        left: Address,
+        n_listed: Address,
+        rest_of_groups: Address,
+        cluster_stride: u32,
+        group_stride: u32,
+        list_stride: u32,
         unused: u32,
     }
 }

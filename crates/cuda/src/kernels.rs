@@ -216,6 +216,7 @@ kernels! {
         norm_matvec_f16_4(NormMatvecArgs, 128),
         norm_matvec_bf16_1(NormMatvecArgs, 128),
         norm_matvec_bf16_4(NormMatvecArgs, 128);
+    "owner_counts": owner_counts(OwnerCountsArgs, 512);
     "pool_scores": pool_scores(PoolScoresArgs, 256);
     "project_heads":
         project_heads_wide(ProjectHeadsArgs, 128),
@@ -264,6 +265,7 @@ kernels! {
         tile_embed_mxfp4(TileEmbedArgs, 256);
     "query_gate": query_gate(QueryGateArgs, 128);
     "query_sums": query_sums(QuerySumsArgs, 256);
+    "rest_lists": rest_lists(RestListsArgs, 512);
     "rms_norm":
         rms_norm_wide_f32(RmsNormArgs, 512),
         rms_norm_wide_f16(RmsNormArgs, 512),

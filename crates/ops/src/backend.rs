@@ -281,6 +281,12 @@ pub trait Backend: Storage + Send + Sync {
     /// The rows that a selection took, as lists.
     fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()>;
 
+    /// `counts[h, c]` = how many of the chosen tokens of head h cluster c owns.
+    fn owner_counts(&self, d: OwnerCounts<'_, Self>) -> OpResult<()>;
+
+    /// Lists the clusters that lost tokens, with what is left of them and of groups of the others.
+    fn rest_lists(&self, d: RestLists<'_, Self>) -> OpResult<()>;
+
     /// Keys of the first rows of each head rotated further by one angle a pair, values copied.
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()>;
 

@@ -84,6 +84,10 @@ ops! {
     ClusterRest = "cluster_rest",
     /// Rows of selected clusters.
     ClusterRows = "cluster_rows",
+    /// Chosen tokens of each cluster.
+    OwnerCounts = "owner_counts",
+    /// What chosen tokens left of clusters and groups.
+    RestLists = "rest_lists",
     /// Keys rotated to other positions.
     RotateRows = "rotate_rows",
     /// Sums of queries over blocks.

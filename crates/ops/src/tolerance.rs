@@ -107,6 +107,8 @@ pub fn tolerance(op: Op, dtype: DType) -> Tolerance {
         (Op::PoolScores, _) => Tolerance::of(2e-6, 1e-5, 1e-12),
         // Scores are inputs and nothing is rounded, so the order, ties included, has one answer.
         (Op::ClusterRest | Op::ClusterRows, _) => Tolerance::EXACT,
+        // Whole numbers.
+        (Op::OwnerCounts | Op::RestLists, _) => Tolerance::EXACT,
         // As Rope, then rounded to the row's type: one ulp where the sum lies at a boundary.
         (Op::RotateRows, DType::F16) => Tolerance::of(3e-6, 1.1e-3, 4e-7),
         (Op::RotateRows, DType::BF16) => Tolerance::of(1e-5, 8e-3, 2e-5),

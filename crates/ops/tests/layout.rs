@@ -99,6 +99,14 @@ fn index_and_mass_parameters_are_where_kernels_read_them() {
         n_kv_heads: 0, cluster_stride: 4, max_selected: 8, list_stride: 12, first_row: 16
     );
     layout!(
+        OwnerCountsParams, 16,
+        n_kv_heads: 0, owner_stride: 4, cluster_stride: 8, max_selected: 12
+    );
+    layout!(
+        RestListsParams, 16,
+        n_kv_heads: 0, cluster_stride: 4, group_stride: 8, list_stride: 12
+    );
+    layout!(
         RotateRowsParams, 20,
         n_kv_heads: 0, head_dim: 4, rotary_dim: 8, n_rows: 12, dst_head_stride: 16
     );

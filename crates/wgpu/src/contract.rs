@@ -418,6 +418,14 @@ impl Backend for WgpuBackend {
         ops::cluster_rows::run(self, d)
     }
 
+    fn owner_counts(&self, d: OwnerCounts<'_, Self>) -> OpResult<()> {
+        ops::owner_counts::run(self, d)
+    }
+
+    fn rest_lists(&self, d: RestLists<'_, Self>) -> OpResult<()> {
+        ops::rest_lists::run(self, d)
+    }
+
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {
         ops::rotate_rows::run(self, d)
     }

@@ -69,6 +69,7 @@ pub fn variants() -> Vec<ShaderVariant> {
         "gram",
         "kv_keys",
         "lse_merge",
+        "owner_counts",
         "pool_scores",
         "query_sums",
         "look_up_rows",
@@ -247,6 +248,8 @@ impl List {
         self.add("kmeans_assign", "find_terms", &[vector, ("TERMS", &[1])]);
         self.add("kmeans_assign", "kmeans_assign", &[vector, ("NARROW", BOTH)]);
         self.add("kmeans_update", "kmeans_update", &[vector]);
+        self.add("rest_lists", "list_clusters", &[("GROUPS", &[0])]);
+        self.add("rest_lists", "rest_of_groups", &[("GROUPS", &[1])]);
         self.add("cluster_stats", "clear", &[("CLEAR", &[1])]);
         self.add("cluster_stats", "cluster_stats", &[vector]);
         let heads: &[u32] = &[1, 2, 3, 4, 5, 6, 7, 8];

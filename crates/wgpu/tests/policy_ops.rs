@@ -35,6 +35,8 @@ fn views_at_whole_vectors_give_the_same() {
         Op::ColumnMass,
         Op::ClusterRest,
         Op::ClusterRows,
+        Op::OwnerCounts,
+        Op::RestLists,
         Op::QuerySums,
         Op::RowMeans,
         Op::ScoreBlocks,

@@ -20,6 +20,7 @@ mod quantised;
 mod residual;
 mod select;
 mod sparse;
+mod token_rest;
 mod top_k;
 mod turns;
 
@@ -44,6 +45,7 @@ pub use quantised::{QuantEmbedCase, QuantLinearCase, random_blocks};
 pub use residual::{ClusterRestCase, ClusterRowsCase};
 pub use select::{ScoreKind, SelectClustersCase};
 pub use sparse::{AttendBlocksCase, RowMeansCase, ScoreBlocksCase, TileSizes};
+pub use token_rest::{OwnerCountsCase, RestListsCase};
 pub use top_k::{TopKCase, TopKKind};
 pub use turns::turns;
 
@@ -112,6 +114,8 @@ cases! {
     PoolScores(PoolScoresCase),
     ClusterRest(ClusterRestCase),
     ClusterRows(ClusterRowsCase),
+    OwnerCounts(OwnerCountsCase),
+    RestLists(RestListsCase),
     RotateRows(RotateRowsCase),
     QuerySums(QuerySumsCase),
     RowMeans(RowMeansCase),
@@ -246,6 +250,8 @@ fn listed(op: Op) -> Vec<Case> {
         Op::PoolScores => cases(PoolScoresCase::all()),
         Op::ClusterRest => cases(ClusterRestCase::all()),
         Op::ClusterRows => cases(ClusterRowsCase::all()),
+        Op::OwnerCounts => cases(OwnerCountsCase::all()),
+        Op::RestLists => cases(RestListsCase::all()),
         Op::RotateRows => cases(RotateRowsCase::all()),
         Op::QuerySums => cases(QuerySumsCase::all()),
         Op::RowMeans => cases(RowMeansCase::all()),

@@ -12,6 +12,7 @@ mod mass;
 mod residual;
 mod search;
 mod sparse;
+mod token_rest;
 
 pub use attention::*;
 pub use cluster::*;
@@ -24,6 +25,7 @@ pub use mass::*;
 pub use residual::*;
 pub use search::*;
 pub use sparse::*;
+pub use token_rest::*;
 
 use longview_core::DType;
 

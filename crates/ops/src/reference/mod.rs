@@ -17,6 +17,7 @@ mod kv;
 mod mass;
 mod residual;
 mod sparse;
+mod token_rest;
 
 use buffer::Rounding;
 pub use buffer::{RefBuffer, RefWeight};
@@ -35,9 +36,9 @@ use crate::capability::Capabilities;
 use crate::desc::{
     Argmax, AttendBlocks, AttendChunk, AttendList, BlockReduce, CentroidScores, ClusterRest,
     ClusterRows, ClusterStats, ColumnMass, Embed, GeluMul, Gram, KmeansAssign, KmeansUpdate,
-    KvGather, KvKeys, KvScatter, KvScatterTwice, Linear, LookUpRows, LseMerge, PoolScores,
-    ProjectHeads, QueryGate, QuerySums, RmsNorm, Rope, RotateRows, RowMeans, ScoreBlocks,
-    SelectClusters, SiluMul, SplitSigns, TopK,
+    KvGather, KvKeys, KvScatter, KvScatterTwice, Linear, LookUpRows, LseMerge, OwnerCounts,
+    PoolScores, ProjectHeads, QueryGate, QuerySums, RestLists, RmsNorm, Rope, RotateRows, RowMeans,
+    ScoreBlocks, SelectClusters, SiluMul, SplitSigns, TopK,
 };
 use crate::error::{OpError, OpResult};
 use crate::op::Op;
@@ -242,6 +243,14 @@ impl Backend for ReferenceBackend {
 
     fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()> {
         residual::cluster_rows(d)
+    }
+
+    fn owner_counts(&self, d: OwnerCounts<'_, Self>) -> OpResult<()> {
+        token_rest::owner_counts(d)
+    }
+
+    fn rest_lists(&self, d: RestLists<'_, Self>) -> OpResult<()> {
+        token_rest::rest_lists(d)
     }
 
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {

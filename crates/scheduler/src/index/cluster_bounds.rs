@@ -16,7 +16,8 @@ use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpResult, View, ViewMut};
 use super::cluster_parts::{ClusterParts, Coded};
 use super::halfway::all_bounds;
 use super::head_index::HeadIndex;
-use super::layer_index::{LayerIndex, alloc};
+use super::kernel_memory::alloc;
+use super::layer_index::LayerIndex;
 
 /// Clusters that a window of decoded tokens becomes, and more.
 const STEP_CLUSTERS: usize = 64;

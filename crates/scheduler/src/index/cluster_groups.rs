@@ -179,6 +179,11 @@ impl<B: Backend> ClusterGroups<B> {
         KvView::new(&self.pairs, self.capacity)
     }
 
+    /// Groups of a head, at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Bytes on the device.
     pub fn device_bytes(&self) -> u64 {
         self.pairs.size_bytes()

@@ -13,7 +13,9 @@ use longview_ops::{Backend, DeviceBuffer, ForkSpans, KvView, OpResult, View, Vie
 use smallvec::SmallVec;
 
 use super::cluster_groups::ClusterGroups;
+use super::device_owners::DeviceOwners;
 use super::head_index::HeadIndex;
+use super::kernel_memory::alloc;
 use super::kmeans_job::HeadClusters;
 use super::records::{ClustersRecord, IndexRecord};
 use super::shared_bytes::SharedBytes;
@@ -35,6 +37,8 @@ pub struct LayerIndex<B: Backend> {
     pairs: Option<B::Buffer>,
     /// Where a step looks at some of the clusters only.
     groups: Option<ClusterGroups<B>>,
+    /// Where the device itself lists what a choice of tokens left.
+    owners: Option<DeviceOwners<B>>,
     /// First units of each head that did not change since the index was forked.
     unchanged: Vec<usize>,
     capacity: usize,
@@ -93,6 +97,7 @@ impl<B: Backend> LayerIndex<B> {
             n_clusters: alloc(backend, DType::U32, h, "cluster counts")?,
             pairs: None,
             groups: None,
+            owners: None,
             unchanged: vec![0; h],
             capacity,
             width,
@@ -126,6 +131,14 @@ impl<B: Backend> LayerIndex<B> {
     ) -> OpResult<Self> {
         let (h, kind) = (self.heads.len(), (self.centroids.dtype(), self.width));
         self.groups = Some(ClusterGroups::new(backend, h, kind, (capacity, unit))?);
+        Ok(self)
+    }
+
+    /// The same index, empty, whose owners of up to `rows` rows, and of clusters where there are
+    /// groups, the device knows too: of an index that has its groups.
+    pub(crate) fn with_device_owners(mut self, backend: &B, rows: usize) -> OpResult<Self> {
+        let groups = self.groups.as_ref().map(|groups| [self.capacity, groups.capacity()]);
+        self.owners = Some(DeviceOwners::new(backend, self.heads.len(), rows, groups)?);
         Ok(self)
     }
 
@@ -183,6 +196,7 @@ impl<B: Backend> LayerIndex<B> {
                 let head = &self.heads[h];
                 groups.append(backend, h, head.members(), (first, head.sizes.len()))?;
             }
+            self.upload_owners(backend, h, first)?;
         }
         let mut counts = self.spare_counts.pop().unwrap_or_default();
         counts.clear();
@@ -219,6 +233,9 @@ impl<B: Backend> LayerIndex<B> {
             let counts: SmallVec<[u32; 16]> =
                 self.heads.iter().map(|head| head.sizes.len() as u32).collect();
             backend.write(ViewMut::all(&mut self.n_clusters), bytemuck::cast_slice(&counts))?;
+            for (h, n) in counts.into_iter().enumerate() {
+                self.upload_owners(backend, h, n as usize)?;
+            }
         }
         Ok(end)
     }
@@ -286,6 +303,7 @@ impl<B: Backend> LayerIndex<B> {
         }
         self.batches.extend(record.batches);
         self.make_groups(backend)?;
+        (0..self.heads.len()).try_for_each(|h| self.upload_owners(backend, h, 0))?;
         Ok(true)
     }
 
@@ -350,6 +368,10 @@ impl<B: Backend> LayerIndex<B> {
         if let Some(groups) = &mut self.groups {
             groups.restore(backend)?;
         }
+        if let Some(owners) = &mut self.owners {
+            *owners = owners.anew(backend, self.heads.len())?;
+        }
+        (0..self.heads.len()).try_for_each(|h| self.upload_owners(backend, h, 0))?;
         self.unchanged.fill(0);
         self.upload(backend)
     }
@@ -400,6 +422,8 @@ impl<B: Backend> LayerIndex<B> {
         };
         // Groups are few: a fork has its own.
         let groups = self.groups.as_ref().map(|groups| groups.fork(backend)).transpose()?;
+        let owners =
+            self.owners.as_ref().map(|owners| owners.anew(backend, n_heads)).transpose()?;
         self.unchanged.clone_from(&n_units);
         let mut fork = Self {
             heads: Arc::clone(&self.heads),
@@ -411,11 +435,13 @@ impl<B: Backend> LayerIndex<B> {
             n_clusters: alloc(backend, DType::U32, n_heads, "cluster counts")?,
             pairs,
             groups,
+            owners,
             unchanged: n_units,
             capacity,
             width,
             keeps_owners: self.keeps_owners,
         };
+        (0..n_heads).try_for_each(|h| fork.upload_owners(backend, h, 0))?;
         if !is_shared {
             fork.upload(backend)?;
             return Ok(fork);
@@ -450,6 +476,19 @@ impl<B: Backend> LayerIndex<B> {
         }
         let starts = bytemuck::cast_slice(&head.starts[first..]);
         backend.write(ViewMut::part(&mut self.starts, at, n), starts)
+    }
+
+    /// Tells the device who owns the tokens and the clusters of head `h` from cluster `first` on,
+    /// where it is to know.
+    fn upload_owners(&mut self, backend: &B, h: usize, first: usize) -> OpResult<()> {
+        let Some(owners) = &mut self.owners else { return Ok(()) };
+        let groups = self.groups.as_ref().map(|groups| &groups.heads()[h]);
+        owners.upload(backend, h, (&self.heads[h], groups), first)
+    }
+
+    /// Who owns tokens and clusters, where the device knows.
+    pub(crate) fn device_owners(&self) -> Option<&DeviceOwners<B>> {
+        self.owners.as_ref()
     }
 
     /// The clusters of each head.
@@ -498,21 +537,8 @@ impl<B: Backend> LayerIndex<B> {
         let words = [&self.sizes, &self.starts, &self.n_clusters];
         let words = words.map(DeviceBuffer::size_bytes).iter().sum::<u64>();
         let groups = self.groups.as_ref().map_or(0, ClusterGroups::device_bytes);
-        self.centroids.size_bytes() + words + pairs + groups
-    }
-}
-
-/// Memory that kernels read: that of the host, which forks may share, where they are one.
-pub(super) fn alloc<B: Backend>(
-    backend: &B,
-    dtype: DType,
-    len: usize,
-    label: &str,
-) -> OpResult<B::Buffer> {
-    let is_one = backend.capabilities().unified_memory;
-    match if is_one { backend.alloc_host(dtype, len, label)? } else { None } {
-        Some(buffer) => Ok(buffer),
-        None => backend.alloc(dtype, len, label),
+        let owners = self.owners.as_ref().map_or(0, DeviceOwners::device_bytes);
+        self.centroids.size_bytes() + words + pairs + groups + owners
     }
 }
 

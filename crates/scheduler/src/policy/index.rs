@@ -213,7 +213,7 @@ impl Index {
 
     /// Whether the host must see what a step selects before the step can go on.
     pub fn needs_host_choice(&self) -> bool {
-        self.adapts() || self.two_stage().is_some()
+        self.adapts()
     }
 
     /// Whether later steps look at what a step selected.
@@ -224,7 +224,7 @@ impl Index {
     /// Whether every step selects anew by its own query and needs nothing else to do it, so that
     /// the selection of the step before may stand in for it.
     pub fn allows_speculation(&self) -> bool {
-        self.schedule == Schedule::EVERY && !self.needs_host_choice()
+        self.schedule == Schedule::EVERY && !self.adapts() && self.two_stage().is_none()
     }
 
     /// The tokens behind a key whose queries say how much it represents its block, where prefill
@@ -356,12 +356,12 @@ mod tests {
     }
 
     #[test]
-    fn adapting_and_two_stages_need_the_hosts_choice() {
+    fn adapting_needs_the_hosts_choice_and_like_two_stages_ends_speculation() {
         for kind in [clusters(None), IndexKind::Blocks(BLOCKS), IndexKind::Tokens(TOKENS)] {
             assert!(!index(kind).needs_host_choice(), "{kind:?}");
             assert!(index(kind).allows_speculation(), "{kind:?}");
         }
-        assert!(two_stages().needs_host_choice() && adapting().needs_host_choice());
+        assert!(!two_stages().needs_host_choice() && adapting().needs_host_choice());
         assert!(!two_stages().allows_speculation() && !adapting().allows_speculation());
         assert!(adapting().adapts() && !two_stages().adapts());
         let stage = TwoStage { times: 2, tokens: TOKENS, rerank: 0, scored: usize::MAX };

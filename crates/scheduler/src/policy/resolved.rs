@@ -302,11 +302,12 @@ mod tests {
         assert_eq!(of(Preset::Clusterkv, &[("attention-bound", "sampled")]), (true, false));
         assert_eq!(of(Preset::Clusterkv, &[("residual", "sample:9")]), (true, false));
         assert_eq!(of(Preset::Clusterkv, &[("budget-mode", "mass")]), (true, false));
-        assert_eq!(of(Preset::Clusterkv, &[("two-stage", "2")]), (true, false));
         assert_eq!(of(Preset::Infinigen, &[]), (true, false), "alpha");
         assert_eq!(of(Preset::Lrqk, &[("lrqk-decode", "adaptive")]), (true, false));
         // These the device does by itself, but not with a selection of the step before.
         assert_eq!(of(Preset::Clusterkv, &[("residual", "means")]), (false, false));
+        assert_eq!(of(Preset::Clusterkv, &[("two-stage", "2")]), (false, false));
+        assert_eq!(of(Preset::Longview, &[]), (false, false));
         let device = [("attend", "device"), ("token-step", "2")];
         assert_eq!(of(Preset::Ktransformers, &device), (false, false));
     }

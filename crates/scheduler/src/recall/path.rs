@@ -74,7 +74,8 @@ impl<B: Backend> RecallPath<B> {
         };
         let residual = match policy.residual {
             Residual::Means | Residual::Groups => {
-                Some(ResidualMeans::new(backend, shape, policy, capacity)?)
+                let on_device = device_cache.is_some();
+                Some(ResidualMeans::new(backend, shape, policy, (capacity, on_device))?)
             }
             Residual::Drop | Residual::Sample(_) | Residual::Verified { .. } => None,
         };

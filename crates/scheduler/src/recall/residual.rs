@@ -5,8 +5,8 @@
 //! e^(scale q.c) v` to the attention's numerator and `n e^(scale q.c)` to its denominator, merged
 //! with what was attended by log-sum-exp. Where whole clusters are chosen, that is never more than
 //! the mass that is really there, by Jensen's inequality. Where tokens are chosen one by one
-//! ([`super::two_stage`]), the host counts those that each cluster lost, and c and v stay the means
-//! of all.
+//! ([`super::two_stage`]), the host counts those that each cluster lost, or the device where it
+//! looks rows up; c and v stay the means of all.
 //!
 //! With [`Residual::Groups`] that holds for clusters that lost tokens alone. All others count in
 //! the mean of their group ([`crate::index`]'s upper level), as often as it has tokens in them: so
@@ -19,9 +19,10 @@ use longview_ops::{
     Backend, ClusterRest, ClusterRestParams, KvView, ListSpan, OpResult, View, ViewMut,
 };
 
-use super::selector::Selector;
+use super::device_rest::{DeviceRest, device_rest_bytes};
+use super::unread::Unread;
 use crate::index::{HeadGroups, LayerIndex, group_clusters};
-use crate::layout::{KvShape, SelectionId};
+use crate::layout::KvShape;
 use crate::policy::{Policy, Residual};
 
 /// Lists of an estimate, at most: a sequence's lists differ in length and in where their rows lie,
@@ -34,8 +35,10 @@ pub(crate) struct ResidualMeans<B: Backend> {
     rest: B::Buffer,
     /// U32 `[Hkv, capacity]`: every cluster's number.
     all: B::Buffer,
-    /// Where tokens are chosen one by one.
+    /// Where tokens are chosen one by one, and the host counts them.
     chosen: Option<ChosenTokens<B>>,
+    /// Where tokens are chosen one by one, and the device counts them.
+    on_device: Option<DeviceRest<B>>,
 }
 
 /// How many tokens each cluster lost to a choice of tokens.
@@ -168,6 +171,8 @@ impl HeadRest {
             }
             lost[cluster as usize] += own.len() as u32;
         }
+        // In the order in which a device lists them.
+        clusters.sort_unstable();
         left.clear();
         left.extend(clusters.iter().map(|cluster| {
             let cluster = *cluster as usize;
@@ -285,17 +290,29 @@ fn group_lists(shape: &KvShape, policy: &Policy, capacity: usize) -> Option<[usi
 }
 
 impl<B: Backend> ResidualMeans<B> {
-    /// For indexes of up to `capacity` clusters.
-    pub fn new(backend: &B, shape: &KvShape, policy: &Policy, capacity: usize) -> OpResult<Self> {
+    /// For indexes of up to `capacity` clusters; `on_device` where the device looks rows up, and
+    /// the host knows no selection.
+    pub fn new(
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        (capacity, on_device): (usize, bool),
+    ) -> OpResult<Self> {
         let len = shape.n_kv_heads * capacity;
         let mut all = backend.alloc(DType::U32, len, "numbers of clusters")?;
         let numbers: Vec<u32> = (0..len).map(|i| (i % capacity) as u32).collect();
         backend.write(ViewMut::all(&mut all), bytemuck::cast_slice(&numbers))?;
-        let chosen = match most_chosen(shape, policy) {
-            0 => None,
-            most => Some(ChosenTokens::new(backend, shape, policy, most, capacity)?),
-        };
-        Ok(Self { rest: backend.alloc(DType::U32, len, "unread tokens")?, all, chosen })
+        let rest = backend.alloc(DType::U32, len, "unread tokens")?;
+        let (mut chosen, mut lists) = (None, None);
+        match most_chosen(shape, policy) {
+            0 => {}
+            _ if on_device => {
+                let groups = group_lists(shape, policy, capacity);
+                lists = Some(DeviceRest::new(backend, shape.n_kv_heads, capacity, groups)?);
+            }
+            most => chosen = Some(ChosenTokens::new(backend, shape, policy, most, capacity)?),
+        }
+        Ok(Self { rest, all, chosen, on_device: lists })
     }
 
     /// Lists what the last selection left unread, for [`ResidualMeans::span`].
@@ -303,6 +320,9 @@ impl<B: Backend> ResidualMeans<B> {
         // An index that keeps no values has nothing to stand for its clusters.
         if at.clusters.pairs().is_none() {
             return Ok(());
+        }
+        if let Some(lists) = &mut self.on_device {
+            return lists.list(backend, at, &self.all, &mut self.rest);
         }
         if let Some(chosen) = &mut self.chosen
             && chosen.list_groups(backend, shape, at)?
@@ -342,6 +362,9 @@ impl<B: Backend> ResidualMeans<B> {
         part: usize,
     ) -> Option<ListSpan<'a, B>> {
         let pairs = clusters.pairs()?;
+        if let Some(lists) = self.on_device.as_ref().filter(|lists| lists.has_groups()) {
+            return lists.spans(clusters, pairs, index)?.into_iter().nth(part);
+        }
         let rest = self.chosen.as_ref().and_then(|chosen| chosen.groups.as_ref());
         match (rest.zip(clusters.groups()), part) {
             (Some((rest, _)), 0) => Some(rest.clusters.span(pairs, index)),
@@ -359,15 +382,17 @@ impl<B: Backend> ResidualMeans<B> {
     }
 }
 
-/// The clusters of a layer, and what was selected of them for one token.
-pub(crate) struct Unread<'a, B: Backend> {
-    pub clusters: &'a LayerIndex<B>,
-    pub selector: &'a Selector<B>,
-    pub selection: SelectionId,
-}
-
 /// Bytes that [`ResidualMeans`] takes for indexes of up to `capacity` clusters.
-pub(crate) fn residual_bytes(shape: &KvShape, policy: &Policy, capacity: usize) -> u64 {
+pub(crate) fn residual_bytes(
+    shape: &KvShape,
+    policy: &Policy,
+    (capacity, on_device): (usize, bool),
+) -> u64 {
+    if on_device && most_chosen(shape, policy) > 0 {
+        let lists = group_lists(shape, policy, capacity);
+        let lists = device_rest_bytes(shape.n_kv_heads, capacity, lists);
+        return (shape.n_kv_heads * 2 * capacity * DType::U32.size() + lists) as u64;
+    }
     let chosen = match most_chosen(shape, policy) {
         0 => 0,
         most => 2 * most + 1,
@@ -388,6 +413,9 @@ mod tests {
     use crate::layout::{LayerTensors, attend_params};
     use crate::policy::{ClusterConfig, IndexKind, Projection, Rank, TokenConfig, TwoStage};
     use crate::recall::testing::*;
+
+    /// Five clusters, whose tokens the host counts.
+    const HOST: (usize, bool) = (5, false);
 
     impl ResidualMeans<Device> {
         /// Adds what a selection left unread to the attention of a step's second token.
@@ -424,11 +452,11 @@ mod tests {
         lse: &[f32],
         index: &LayerIndex<Device>,
     ) -> (Vec<f32>, Vec<f32>) {
-        attend_under(&policy(20), choice, q, out, lse, index)
+        attend_under((&policy(20), false), choice, q, out, lse, index)
     }
 
     fn attend_under(
-        policy: &Policy,
+        (policy, on_device): (&Policy, bool),
         choice: &[Vec<[u32; 2]>],
         q: &[f32],
         out: &[f32],
@@ -437,7 +465,8 @@ mod tests {
     ) -> (Vec<f32>, Vec<f32>) {
         let (device, shape) = (Device::new(), shape());
         let selector = chosen(&device, &shape, policy, choice);
-        let mut residual = ResidualMeans::new(&device, &shape, policy, index.capacity()).unwrap();
+        let mut residual =
+            ResidualMeans::new(&device, &shape, policy, (index.capacity(), on_device)).unwrap();
         let queries = two_tokens(&device, q);
         let mut out_buffer = upload(&device, &[&[7.0; 16], out].concat());
         let mut lse_buffer = upload(&device, &[&[3.0; 4], lse].concat());
@@ -577,9 +606,11 @@ mod tests {
             ([(0..12).collect(), vec![3]], [vec![[0, 3], [1, 5], [2, 4]], vec![[1, 1]]]),
         ] {
             let ones = tokens.map(|head: Vec<u32>| head.iter().map(|t| [*t, 1]).collect());
-            let found = attend_under(&policy, &ones, &q, &out, &lse, &index);
             let wanted = attend(&clusters, &q, &out, &lse, &index);
-            assert_eq!(found, wanted, "{clusters:?}");
+            for on_device in [false, true] {
+                let found = attend_under((&policy, on_device), &ones, &q, &out, &lse, &index);
+                assert_eq!(found, wanted, "{clusters:?}, on the device: {on_device}");
+            }
         }
     }
 
@@ -593,7 +624,9 @@ mod tests {
         let rows = [vec![2; 70], vec![1; 140]].map(|sizes| HeadRows::random(&mut rng, &sizes));
         let index = LayerIndex::new(&device, &shape, WIDTH, 150, 1).unwrap();
         let index = index.with_pairs(&device).unwrap().with_owners(256);
-        let mut index = index.with_groups(&device, 8, GROUP_CLUSTERS).unwrap();
+        let [_, n_groups] = group_lists(&shape, &policy, 150).unwrap();
+        let index = index.with_groups(&device, n_groups, GROUP_CLUSTERS).unwrap();
+        let mut index = index.with_device_owners(&device, 256).unwrap();
         let clusters: Vec<_> = rows.iter().map(HeadRows::clusters).collect();
         index.append(&device, SINKS, SINKS + 140, &clusters).unwrap();
         for n in [0, 1, 5, 20] {
@@ -607,20 +640,24 @@ mod tests {
             let ones = tokens.each_ref().map(|head| head.iter().map(|t| [*t, 1]).collect());
             let q = normals(&mut rng, 16);
             let selector = chosen(&device, &shape, &policy, &ones);
-            let mut residual = ResidualMeans::new(&device, &shape, &policy, 150).unwrap();
-            let queries = two_tokens(&device, &q);
-            let mut out = upload(&device, &[0.0; 32]);
-            let mut lse = upload(&device, &[f32::NEG_INFINITY; 8]);
-            let mut t = LayerTensors {
-                q: View::all(&queries),
-                k: View::part(&queries, 0, 16),
-                v: View::part(&queries, 0, 16),
-                out: ViewMut::all(&mut out),
-            };
-            let at = Unread { clusters: &index, selector: &selector, selection: SELECTION };
-            residual.attend(&device, &shape, &at, &mut t, &mut lse).unwrap();
-            let (found, sums) =
-                (floats(&device, View::all(&out)), floats(&device, View::all(&lse)));
+            let attended = [false, true].map(|on_device| {
+                let mut residual =
+                    ResidualMeans::new(&device, &shape, &policy, (150, on_device)).unwrap();
+                let queries = two_tokens(&device, &q);
+                let mut out = upload(&device, &[0.0; 32]);
+                let mut lse = upload(&device, &[f32::NEG_INFINITY; 8]);
+                let mut t = LayerTensors {
+                    q: View::all(&queries),
+                    k: View::part(&queries, 0, 16),
+                    v: View::part(&queries, 0, 16),
+                    out: ViewMut::all(&mut out),
+                };
+                let at = Unread { clusters: &index, selector: &selector, selection: SELECTION };
+                residual.attend(&device, &shape, &at, &mut t, &mut lse).unwrap();
+                (floats(&device, View::all(&out)), floats(&device, View::all(&lse)))
+            });
+            assert_eq!(attended[0], attended[1], "the device lists what the host does");
+            let [(found, sums), _] = attended;
             for h in 0..4 {
                 let (rows, tokens) = (&rows[h / 2], &tokens[h / 2]);
                 let mean = |of: std::ops::Range<usize>| {
@@ -674,18 +711,18 @@ mod tests {
     #[test]
     fn its_bytes_are_those_of_its_buffers() {
         let policy = policy(20);
-        let residual = ResidualMeans::new(&Device::new(), &shape(), &policy, 5).unwrap();
+        let residual = ResidualMeans::new(&Device::new(), &shape(), &policy, HOST).unwrap();
         let bytes = residual.rest.size_bytes() + residual.all.size_bytes();
-        assert_eq!((residual_bytes(&shape(), &policy, 5), bytes), (80, 80));
+        assert_eq!((residual_bytes(&shape(), &policy, HOST), bytes), (80, 80));
         let policy = of_tokens();
-        let residual = ResidualMeans::new(&Device::new(), &shape(), &policy, 5).unwrap();
+        let residual = ResidualMeans::new(&Device::new(), &shape(), &policy, HOST).unwrap();
         let own = residual.chosen.unwrap();
         let own = [&own.clusters, &own.takes, &own.n_selected].map(DeviceBuffer::size_bytes);
-        assert_eq!(residual_bytes(&shape(), &policy, 5), 80 + own.iter().sum::<u64>());
+        assert_eq!(residual_bytes(&shape(), &policy, HOST), 80 + own.iter().sum::<u64>());
         let numbers = words(&Device::new(), View::all(&residual.all));
         assert_eq!(numbers, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
         let policy = Policy { residual: Residual::Groups, ..of_tokens() };
-        let residual = ResidualMeans::new(&Device::new(), &shape(), &policy, 5).unwrap();
+        let residual = ResidualMeans::new(&Device::new(), &shape(), &policy, HOST).unwrap();
         let own = residual.chosen.unwrap();
         let rest = own.groups.unwrap();
         let lists = [&rest.clusters, &rest.groups].map(|list| {
@@ -696,6 +733,18 @@ mod tests {
         });
         let own = [&own.clusters, &own.takes, &own.n_selected].map(DeviceBuffer::size_bytes);
         let bytes = own.iter().chain(&lists).sum::<u64>();
-        assert_eq!(residual_bytes(&shape(), &policy, 5), 80 + bytes);
+        assert_eq!(residual_bytes(&shape(), &policy, HOST), 80 + bytes);
+    }
+
+    #[test]
+    fn its_bytes_on_the_device_are_those_that_it_gets() {
+        for residual in [Residual::Means, Residual::Groups] {
+            let policy = Policy { residual, ..of_tokens() };
+            let device = Device::new();
+            let means = ResidualMeans::new(&device, &shape(), &policy, (5, true)).unwrap();
+            assert!(means.chosen.is_none());
+            let own = means.on_device.unwrap().device_bytes();
+            assert_eq!(residual_bytes(&shape(), &policy, (5, true)), 80 + own, "{residual:?}");
+        }
     }
 }

@@ -206,7 +206,8 @@ pub(super) fn index_with_owners(
     rows: &[HeadRows],
 ) -> LayerIndex<Device> {
     let index = LayerIndex::new(device, shape, WIDTH, 8, 1).unwrap();
-    filled(device, index.with_pairs(device).unwrap().with_owners(64), rows)
+    let index = index.with_pairs(device).unwrap().with_owners(64);
+    filled(device, index.with_device_owners(device, 64).unwrap(), rows)
 }
 
 fn filled(device: &Device, mut index: LayerIndex<Device>, rows: &[HeadRows]) -> LayerIndex<Device> {

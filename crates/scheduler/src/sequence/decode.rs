@@ -533,7 +533,7 @@ impl Token {
                 let Some(forms) = store.two_forms(self.layer) else { return Ok(()) };
                 DeviceLookup {
                     selection,
-                    index: &recall.index,
+                    index: recall.selected_index(),
                     selector,
                     lists: &mut coded.lists,
                     apart: lists.counts(),
@@ -548,7 +548,7 @@ impl Token {
                 };
                 DeviceLookup {
                     selection,
-                    index: &recall.index,
+                    index: recall.selected_index(),
                     selector,
                     lists,
                     apart: &[],

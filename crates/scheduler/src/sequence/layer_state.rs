@@ -101,6 +101,8 @@ pub(super) struct LayerSetup {
     pub in_place: bool,
     /// Whether the host looks hits and misses up.
     pub host_caches: bool,
+    /// Whether the device does.
+    pub on_device: bool,
     /// Cache slots of 8 bits of each head, beside the rows of the device.
     pub coded_slots: usize,
     /// Most bytes of one buffer on the device, if that is a limit.
@@ -160,6 +162,12 @@ impl<B: Backend> Recall<B> {
             Residual::Groups => {
                 let unit = group_clusters(shape.capacity);
                 units.with_groups(backend, index.max_groups(shape.capacity, unit), unit)?
+            }
+            _ => units,
+        };
+        let units = match index.two_stage() {
+            Some(_) if setup.on_device && policy.residual.has_means() => {
+                units.with_device_owners(backend, shape.capacity)?
             }
             _ => units,
         };
@@ -472,6 +480,7 @@ mod tests {
         selection: SelectionId(3),
         in_place: false,
         host_caches: true,
+        on_device: false,
         coded_slots: 0,
         max_buffer_bytes: None,
     };

@@ -10,10 +10,12 @@ use super::layer_state::keeps_prompt_keys;
 use super::options::{Placement, SequenceOptions};
 use super::sparse_means;
 use crate::eviction::sink_rotation_bytes;
-use crate::index::{PART_CLUSTERS, PromptKeys, group_bytes, group_clusters, part_bytes};
+use crate::index::{
+    PART_CLUSTERS, PromptKeys, group_bytes, group_clusters, owner_bytes, part_bytes,
+};
 use crate::layout::{HostRows, KvShape, LayerMode, Segments};
 use crate::policy::{INDEX_SEGMENT, IndexKind, Policy, Residual};
-use crate::recall::{residual_bytes, sampled_bytes, token_stage_bytes};
+use crate::recall::{RecallMode, residual_bytes, sampled_bytes, token_stage_bytes};
 
 /// Bytes of one sequence under a policy at full context. The parts on the device add up to what
 /// [`crate::Sequence::device_kv_bytes`] reports.
@@ -47,10 +49,18 @@ impl KvPlan {
             host_index_bytes: (shape.n_layers * shape.n_kv_heads * shape.capacity * 4) as u64,
             ..Self::default()
         };
+        // Where kernels cannot read the host store the device looks nothing up, and needs less.
+        let on_device = options.device_cache
+            && options.placement == Placement::Device
+            && options.recall == RecallMode::Exact
+            && !policy.needs_host_choice();
         let mut has_coded = false;
         for layer in shape.layers() {
             let mode = policy.layer_mode(shape, layer);
             plan.add_index(shape, policy, mode);
+            if on_device && mode == LayerMode::Recall {
+                plan.add_owners(shape, policy);
+            }
             plan.add_prompt_keys(shape, policy, (mode, options.chunk));
             let own_rows = shape.host_rows == HostRows::EightBits && has_device_rows(mode);
             if options.placement == Placement::Device || own_rows {
@@ -75,7 +85,7 @@ impl KvPlan {
                 plan.add_device_caches(shape, policy);
             }
         }
-        plan.add_work(shape, policy);
+        plan.add_work(shape, policy, on_device);
         plan
     }
 
@@ -117,7 +127,7 @@ impl KvPlan {
 
     /// What the prompt and the windows of all layers are clustered in, and the sums of q qᵀ and
     /// k kᵀ.
-    fn add_work(&mut self, shape: &KvShape, policy: &Policy) {
+    fn add_work(&mut self, shape: &KvShape, policy: &Policy, on_device: bool) {
         let (h, d) = (shape.n_kv_heads as u64, shape.head_dim as u64);
         self.work_bytes += 2 * 4 * shape.n_layers as u64 * h * d * d;
         if policy.residency.kept().is_some() {
@@ -129,7 +139,8 @@ impl KvPlan {
         let Some(index) = policy.index else { return };
         self.work_bytes += sampled_bytes(shape, policy);
         if policy.residual.has_means() {
-            self.work_bytes += residual_bytes(shape, policy, index.max_units(shape.capacity));
+            let clusters = index.max_units(shape.capacity);
+            self.work_bytes += residual_bytes(shape, policy, (clusters, on_device));
         }
         if let Some(two_stage) = index.two_stage() {
             self.work_bytes += token_stage_bytes(shape, policy, two_stage);
@@ -228,6 +239,19 @@ impl KvPlan {
         }
         // Starts, sizes and radii beside the centroids.
         self.host_index_bytes += (shape.n_kv_heads * clusters * (centroid + 3 * word)) as u64;
+    }
+
+    /// Who owns tokens and clusters, where the device lists what a choice of tokens left.
+    fn add_owners(&mut self, shape: &KvShape, policy: &Policy) {
+        let Some(index) = policy.index.filter(|index| index.two_stage().is_some()) else { return };
+        if !policy.residual.has_means() {
+            return;
+        }
+        let groups = (policy.residual == Residual::Groups).then(|| {
+            let unit = group_clusters(shape.capacity);
+            [index.max_units(shape.capacity), index.max_groups(shape.capacity, unit)]
+        });
+        self.index_bytes += owner_bytes(shape.n_kv_heads, shape.capacity, groups);
     }
 
     /// The largest single buffer that a sequence takes on the device, and what it holds. Rows of a

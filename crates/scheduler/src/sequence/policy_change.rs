@@ -143,7 +143,8 @@ impl<B: Backend> Sequence<B> {
         self.make_exact_rows()?;
         let has_two_forms = self.exact.is_some();
         let in_place = self.in_place();
-        let host_caches = !in_place && !self.uses_device_cache();
+        let on_device = self.uses_device_cache();
+        let host_caches = !in_place && !on_device;
         let (backend, shape, policy) = (&*self.backend, &self.shape, &self.policy);
         let mut selection = SelectionId(0);
         for (layer, state) in shape.layers().zip(&mut self.layers) {
@@ -156,6 +157,7 @@ impl<B: Backend> Sequence<B> {
                 selection,
                 in_place,
                 host_caches,
+                on_device,
                 coded_slots,
                 max_buffer_bytes,
             };

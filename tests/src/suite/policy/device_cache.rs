@@ -21,15 +21,22 @@ fn cached(cache_steps: usize) -> PolicyOptions {
     PolicyOptions { cache_steps: Some(cache_steps), ..clusterkv(96) }
 }
 
+/// Tokens chosen one by one in clusters, and groups for what is left.
+fn longview(cache_steps: usize) -> PolicyOptions {
+    let mut o = PolicyOptions::new(Preset::Longview).with_budget(96);
+    (o.sinks, o.recent, o.window, o.rank) = (Some(4), Some(8), Some(16), Some(4));
+    (o.cluster_tokens, o.cluster_segment) = (Some(5), Some(64));
+    PolicyOptions { cache_steps: Some(cache_steps), ..o }
+}
+
 /// The same random data to a sequence whose host resolves and to one whose device does.
 fn host_and_device<B: Backend>(
     backend: &Arc<B>,
-    (shape, cache_steps): (&KvShape, usize),
+    (shape, policy): (&KvShape, &PolicyOptions),
     mut disturb: impl FnMut(usize, &mut Sim<B>),
 ) -> [Sim<B>; 2] {
-    let mut sims = [false, true].map(|device_cache| {
-        Sim::new(backend, shape.clone(), &cached(cache_steps), on(device_cache)).unwrap()
-    });
+    let mut sims = [false, true]
+        .map(|device_cache| Sim::new(backend, shape.clone(), policy, on(device_cache)).unwrap());
     sims.iter_mut().for_each(|sim| sim.prefill(9, 500));
     for step in 0..200 {
         sims.iter_mut().for_each(|sim| sim.decode(9));
@@ -45,14 +52,18 @@ fn host_and_device<B: Backend>(
         sims.iter().for_each(Sim::check_rows);
     }
     assert_eq!(sims.each_ref().map(|sim| sim.sequence.uses_device_cache()), [false, true]);
+    let plan = KvPlan::new(shape, sims[1].sequence.policy(), &on(true));
+    assert_eq!(plan.device_kv_bytes(), sims[1].sequence.device_kv_bytes());
     sims
 }
 
 pub fn the_device_attends_what_the_host_would_to_the_bit<B: Probe>(backend: &Arc<B>) {
     let shapes = shapes(&**backend, 1400);
-    let settings = shapes.iter().flat_map(|shape| (0..=3).map(move |steps| (shape, steps)));
-    for (shape, cache_steps) in settings {
-        let [host, device] = host_and_device(backend, (shape, cache_steps), |_, _| {});
+    let policies: Vec<_> = (0..=3).map(cached).chain([1, 2].map(longview)).collect();
+    let settings = shapes.iter().flat_map(|shape| policies.iter().map(move |p| (shape, p)));
+    for (shape, policy) in settings {
+        let cache_steps = policy.cache_steps.unwrap();
+        let [host, device] = host_and_device(backend, (shape, policy), |_, _| {});
         let (a, b) = (host.sequence.stats(), device.sequence.stats());
         assert_eq!((a.steps, a.attended_rows), (b.steps, b.attended_rows));
         assert_eq!(a.hits + a.misses, b.hits + b.misses);
@@ -65,8 +76,11 @@ pub fn the_device_attends_what_the_host_would_to_the_bit<B: Probe>(backend: &Arc
 }
 
 pub fn cuts_policies_and_lost_devices_leave_the_device_cache_right<B: Probe>(backend: &Arc<B>) {
-    for shape in shapes(&**backend, 1400) {
-        host_and_device(backend, (&shape, 2), |step, sim| match step % 41 {
+    let shapes = shapes(&**backend, 1400);
+    let policies = [cached(2), longview(2)];
+    let settings = shapes.iter().flat_map(|shape| policies.iter().map(move |p| (shape, p)));
+    for setting in settings {
+        host_and_device(backend, setting, |step, sim| match step % 41 {
             5 => block_on(sim.sequence.truncate(sim.n_tokens() - 2)).unwrap(),
             7 => {
                 let backend = Arc::clone(&sim.backend);
@@ -86,9 +100,12 @@ pub fn cuts_policies_and_lost_devices_leave_the_device_cache_right<B: Probe>(bac
 pub fn a_step_that_the_device_resolves_waits_once<B: Probe>(backend: &Arc<B>) {
     // Clustering reads too, when its result is asked for.
     let alone = SequenceOptions { overlap: false, ..on(true) };
-    for shape in shapes(&**backend, 900) {
-        let what = format!("{:?}", shape.host_rows);
-        let mut sim = Sim::new(backend, shape, &cached(1), alone).unwrap();
+    let shapes = shapes(&**backend, 900);
+    let policies = [cached(1), longview(1)];
+    let settings = shapes.iter().flat_map(|shape| policies.iter().map(move |p| (shape, p)));
+    for (shape, policy) in settings {
+        let what = format!("{}, {:?}", policy.preset, shape.host_rows);
+        let mut sim = Sim::new(backend, shape.clone(), policy, alone).unwrap();
         sim.prefill(6, 500);
         for step in 0..60 {
             let made = |sim: &Sim<B>| sim.backend.n_readbacks() - sim.own_readbacks;
