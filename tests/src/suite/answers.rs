@@ -84,7 +84,9 @@ pub fn further_ops(policy: &PolicyOptions) -> &'static [Op] {
         Preset::Infllm => &[Op::BlockReduce, Op::QuerySums],
         Preset::Ktransformers => &[Op::BlockReduce, Op::ColumnMass, Op::PoolScores],
         Preset::Loki | Preset::Infinigen | Preset::Lrqk => &[Op::ProjectHeads],
-        Preset::Longview => &[Op::ProjectHeads, Op::ClusterRows, Op::ClusterRest],
+        Preset::Longview => {
+            &[Op::ProjectHeads, Op::ClusterRows, Op::ClusterRest, Op::OwnerCounts, Op::RestLists]
+        }
         Preset::Snapkv | Preset::Pyramidkv | Preset::AdaSnapkv | Preset::AdaPyramid => {
             &[Op::ColumnMass, Op::PoolScores]
         }

@@ -123,3 +123,82 @@ fn put<B: Backend>(backend: &B, buffer: &mut B::Buffer, at: usize, values: &[u32
     }
     backend.write(ViewMut::part(buffer, at, values.len()), bytemuck::cast_slice(values))
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_core::SplitMix64;
+    use longview_ops::ReferenceBackend as R;
+
+    use super::super::testing::shape;
+    use super::*;
+    use crate::index::{GROUP_CLUSTERS, HeadClusters, LayerIndex};
+    use crate::layout::KvShape;
+
+    const ROWS: usize = 600;
+
+    /// What the device has of an index is what the host has.
+    fn check(backend: &R, index: &LayerIndex<R>) {
+        let words = |view: View<'_, R>| {
+            let mut out = vec![0u32; view.len];
+            pollster::block_on(backend.read(view, bytemuck::cast_slice_mut(&mut out))).unwrap();
+            out
+        };
+        let owners = index.device_owners().unwrap();
+        let (of_tokens, stride) = owners.clusters();
+        let (of_tokens, groups) = (words(of_tokens), owners.groups().unwrap());
+        let (of_clusters, tokens) = (words(groups.of_clusters), words(groups.tokens));
+        let in_use = words(groups.in_use);
+        let on_host = index.groups().unwrap().heads();
+        for (h, (head, grouped)) in index.heads().iter().zip(on_host).enumerate() {
+            assert!(of_tokens[h * stride..].starts_with(&head.owners));
+            assert!(of_clusters[h * index.capacity()..].starts_with(&grouped.owners));
+            assert!(tokens[h * groups.stride..].starts_with(&grouped.tokens));
+            assert_eq!(in_use[h] as usize, grouped.tokens.len());
+        }
+        assert_eq!(
+            owners.device_bytes(),
+            owner_bytes(2, ROWS, Some([index.capacity(), groups.stride]))
+        );
+    }
+
+    fn batch(rng: &mut SplitMix64, n_rows: usize) -> Vec<HeadClusters> {
+        let head = |_| {
+            let mut sizes = Vec::new();
+            while sizes.iter().sum::<u32>() < n_rows as u32 {
+                let left = n_rows as u32 - sizes.iter().sum::<u32>();
+                sizes.push(left.min(1 + rng.below(4) as u32));
+            }
+            let means = vec![0.5; 4 * sizes.len()];
+            HeadClusters { sizes, centroids: means.clone(), values: means, ..Default::default() }
+        };
+        (0..2).map(head).collect()
+    }
+
+    #[test]
+    fn the_device_knows_the_owners_that_the_host_has() {
+        let backend = R::new();
+        let mut rng = SplitMix64::new(4);
+        let shape = KvShape { capacity: ROWS, ..shape(4, 2, 4) };
+        let index = LayerIndex::new(&backend, &shape, 4, ROWS, 4).unwrap();
+        let index = index.with_pairs(&backend).unwrap().with_owners(ROWS);
+        let index = index.with_groups(&backend, 40, GROUP_CLUSTERS).unwrap();
+        let mut index = index.with_device_owners(&backend, ROWS).unwrap();
+        check(&backend, &index);
+        for (first, n) in [(0, 150), (150, 70), (220, 200)] {
+            index.append(&backend, first, first + n, &batch(&mut rng, n)).unwrap();
+            check(&backend, &index);
+        }
+        let mut fork = index.fork(&backend).unwrap();
+        assert_eq!(index.truncate(&backend, 300, 0).unwrap(), 220);
+        index.append(&backend, 220, 300, &batch(&mut rng, 80)).unwrap();
+        check(&backend, &index);
+        index.restore(&backend).unwrap();
+        check(&backend, &index);
+        check(&backend, &fork);
+        fork.truncate(&backend, 0, 0).unwrap();
+        check(&backend, &fork);
+        let record = index.record();
+        assert!(fork.load(&backend, 0, record).unwrap());
+        check(&backend, &fork);
+    }
+}
