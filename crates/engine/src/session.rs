@@ -202,6 +202,18 @@ impl<B: Backend> Session<B> {
         Ok(self.sequence.finish_prefill().await?)
     }
 
+    /// As many of the session's first tokens as a prompt goes on from: all but those of an answer
+    /// that was computed through a policy which leaves tokens out. See [`Sequence::known`].
+    pub fn known_tokens(&self) -> usize {
+        let (sequence, n) = (&self.sequence, self.tokens.len());
+        sequence.known_rows(sequence.policy(), n)
+    }
+
+    /// [`Sequence::part_at`].
+    pub fn part_at(&mut self, n_tokens: usize) {
+        self.sequence.part_at(n_tokens);
+    }
+
     /// Cuts the session back to its first `n_tokens` tokens. If the device is lost, the next call
     /// of the engine opens it again and cuts there.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), EngineError> {

@@ -238,7 +238,7 @@ impl Saving<'_, '_, '_> {
             self.rows(sequence, layer)?;
             self.exact_rows(sequence, layer)?;
             let (recorded, state) = if rows_alone {
-                (sequence.recorded(layer).await?, None)
+                (sequence.recorded_so_far(layer).await?, None)
             } else {
                 let LayerRecord { recorded, state } = sequence.layer_record(layer).await?;
                 (recorded, Some(state))
