@@ -151,12 +151,12 @@ impl<B: Backend> Recorded<B> {
             // Sums grow token by token, so where a call ends changes nothing.
             let to_place = EARLIER_EVERY - at % EARLIER_EVERY;
             let to_last = if summed < last { last - summed } else { most - summed };
-            let to_part = self.parts_at.checked_sub(at).filter(|n| *n > 0).unwrap_or(most);
-            let n = to_place.min(to_last).min(to_part);
+            let to_part = self.parts_at.checked_sub(at).filter(|n| *n > 0);
+            let n = to_place.min(to_last).min(to_part.unwrap_or(most));
             self.add_sums(backend, shape, t, (start + summed, n))?;
             summed += n;
             self.n_summed = at + n;
-            let is_place = n == to_place || n == to_part || summed == last;
+            let is_place = n == to_place || Some(n) == to_part || summed == last;
             if keeps_earlier && is_place && self.n_summed < SUMMED_TOKENS {
                 self.keep_earlier(backend).await?;
             }

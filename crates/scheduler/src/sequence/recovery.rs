@@ -36,7 +36,6 @@ impl<B: Backend> Sequence<B> {
         self.forget_tracked();
         self.drop_jobs().await?;
         let is_shorter = n < self.n_tokens;
-        // While a prompt is being read its index is not made: that is its end's work.
         let had_ended = !self.known.is_prompt(self.n_tokens) || self.has_runs_of_prompt();
         let mut rebuild = false;
         for layer in self.shape.layers() {
@@ -55,9 +54,16 @@ impl<B: Backend> Sequence<B> {
         self.n_tokens = n;
         self.known.cut(n);
         // A prompt that is cut has the index of the shorter one.
-        let is_prompt = is_shorter && had_ended && self.known.is_prompt(n);
-        rebuild |= is_prompt && !self.has_runs_of_prompt();
-        if rebuild { self.finish_prefill().await } else { self.load_device() }
+        rebuild |= is_shorter && self.known.is_prompt(n) && !self.has_runs_of_prompt();
+        if rebuild && had_ended {
+            return self.finish_prefill().await;
+        }
+        if rebuild {
+            // A prompt that is being read has no end: it goes on, or its index is made when a step
+            // needs it.
+            self.readiness = Readiness::PrefillUnfinished;
+        }
+        self.load_device()
     }
 
     /// Dissolves the units of a layer that hold tokens from `n` on, or that would lie in the recent

@@ -121,10 +121,19 @@ impl RecallRecord {
 impl<B: Backend> Sequence<B> {
     /// Which token each row of a layer is.
     pub(crate) fn places(&self, layer: LayerId) -> PlacesRecord {
-        let state = &self.layers[layer];
-        let permuted_to = state.permuted_to.min(self.n_tokens);
+        let (state, permuted_to) = (&self.layers[layer], self.n_moved(layer));
         let positions = state.positions.iter().map(|head| head[..permuted_to].to_vec()).collect();
         PlacesRecord { permuted_to, positions }
+    }
+
+    /// Rows of a layer up to the last one that an index has moved.
+    pub(crate) fn n_moved(&self, layer: LayerId) -> usize {
+        self.layers[layer].permuted_to.min(self.n_tokens)
+    }
+
+    /// First tokens that are those of prompts.
+    pub(crate) fn n_read(&self) -> usize {
+        self.known.n_read()
     }
 
     /// Everything of the last step is on the host; rows may be read.
