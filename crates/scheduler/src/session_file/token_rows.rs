@@ -1,8 +1,8 @@
 //! Where rows of tokens lie in a store whose rows an index has put out of token order.
 //!
-//! A file has rows in the order of tokens, which nothing changes any more: a prompt that goes on may
-//! be clustered anew, and its rows then lie in other places, but what an append costs is still what
-//! is added.
+//! A file has rows in the order of tokens, which nothing changes any more: a prompt that goes on
+//! may be clustered anew, and its rows then lie in other places, but what an append costs is still
+//! what is added.
 
 use std::ops::Range;
 
