@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::{Engine, EngineOptions, GenerationParams, Session};
 use longview_model::folder::ModelFolder;
-use longview_scheduler::{Policy, PolicyOptions, Preset, PromptLength};
+use longview_scheduler::{Policy, PolicyOptions, Preset, PromptLength, SessionFile};
 use pollster::block_on;
 
 type Cpu = CpuBackend;
@@ -165,6 +165,38 @@ fn an_answer_that_becomes_a_part_of_the_prompt_is_read_like_the_rest() {
         let mut at_once = begun(&mut engine, &policy, &whole);
         let want = said(&mut engine, &mut at_once);
         same(&policy, &said(&mut engine, &mut chat), &want, "behind an answer");
+    }
+}
+
+/// A chat that is saved behind its answer, and again behind the next turn: the rows of the answer
+/// are other ones then.
+#[test]
+fn an_answer_in_a_file_is_read_like_the_rest() {
+    let mut engine = engine(256);
+    let ids = prompt(&engine);
+    let most = GenerationParams { max_tokens: Some(40), ignore_eos: true, ..Default::default() };
+    for policy in policies() {
+        let mut chat = begun(&mut engine, &policy, &ids[..1_200]);
+        let mut go_on = |_: &str| ControlFlow::Continue(());
+        block_on(engine.generate(&mut chat, &most, &mut go_on)).expect("an answer");
+        let mut file = Vec::new();
+        block_on(engine.save(&mut chat, b"", &mut file)).expect("memory");
+        for turn in [1_200..1_400, 1_400..1_500] {
+            let opened = block_on(engine.restore(&file.as_slice(), Some(&policy)));
+            let mut session = opened.expect("it opens").session;
+            read(&mut engine, &mut session, &ids[turn]);
+            let before = SessionFile::open(&file).expect("a file");
+            let mut more = Vec::new();
+            let appended = engine.append(&mut session, b"", &before, &mut more);
+            assert!(block_on(appended).expect("memory"), "{}", policy.text());
+            file.extend(more);
+            chat = session;
+        }
+        let whole = chat.tokens().to_vec();
+        assert!(whole.len() > 1_500 && whole.ends_with(&ids[1_200..1_500]), "{}", whole.len());
+        let mut at_once = begun(&mut engine, &policy, &whole);
+        let want = said(&mut engine, &mut at_once);
+        same(&policy, &said(&mut engine, &mut chat), &want, "in a file");
     }
 }
 
