@@ -86,7 +86,7 @@ impl<B: Backend> Engine<B> {
             // Tokens of an answer that was computed through a policy: as part of a prompt they are
             // read like the rest of it.
             all.splice(0..0, session.tokens[n_known..].iter().copied());
-            session.truncate(n_known).await?;
+            session.cut(n_known).await?;
         }
         let mut result = self.prefill_chunks(session, &all, start, progress).await;
         if ends || !matches!(result, Ok(false) | Err(EngineError::Cancelled)) {

@@ -18,6 +18,23 @@ impl<B: Backend> Sequence<B> {
     /// Cuts the sequence back to its first `n_tokens` tokens: a question is taken back, a cancelled
     /// step is undone. Clusters that hold later tokens are dissolved.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
+        let had_index = self.cut_rows(n_tokens).await?;
+        if had_index { self.make_ready().await } else { Ok(()) }
+    }
+
+    /// [`Sequence::truncate`] without the index of what is left, where that has another one than
+    /// the longer sequence had: whoever goes on with a prompt needs it at the end of that alone.
+    /// [`Sequence::make_ready`] makes it, and has to be called before a step that goes through the
+    /// policy.
+    ///
+    /// # Errors
+    /// As [`Sequence::truncate`].
+    pub async fn cut(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
+        self.cut_rows(n_tokens).await.map(drop)
+    }
+
+    /// Returns whether it had an index at its end: of a prompt that is being read none is made yet.
+    async fn cut_rows(&mut self, n_tokens: usize) -> Result<bool, SchedulerError> {
         let n = n_tokens.min(self.n_tokens);
         self.ending = None;
         self.n_drafted = 0;
@@ -30,7 +47,7 @@ impl<B: Backend> Sequence<B> {
             self.bring_rows().await?;
         }
         if self.needs_rebuild() {
-            return self.truncate_rows(n).await;
+            return self.truncate_rows(n).await.map(|()| true);
         }
         self.forget_speculation();
         self.forget_tracked();
@@ -55,15 +72,11 @@ impl<B: Backend> Sequence<B> {
         self.known.cut(n);
         // A prompt that is cut has the index of the shorter one.
         rebuild |= is_shorter && self.known.is_prompt(n) && !self.has_runs_of_prompt();
-        if rebuild && had_ended {
-            return self.finish_prefill().await;
-        }
         if rebuild {
-            // A prompt that is being read has no end: it goes on, or its index is made when a step
-            // needs it.
             self.readiness = Readiness::PrefillUnfinished;
         }
-        self.load_device()
+        self.load_device()?;
+        Ok(had_ended)
     }
 
     /// Dissolves the units of a layer that hold tokens from `n` on, or that would lie in the recent

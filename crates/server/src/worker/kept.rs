@@ -152,7 +152,7 @@ impl<B: Backend> Kept<B> {
         }
         let mut fork = engine.fork(&mut self.entries[i].session).await?;
         if fork.tokens().len() > n_known {
-            fork.truncate(n_known).await?;
+            fork.cut(n_known).await?;
         }
         self.make_room();
         Ok(fork)
