@@ -14,6 +14,13 @@ use crate::policy::LocalWindow;
 /// Tokens between two places to which the sums can be cut back.
 const EARLIER_EVERY: usize = 2_048;
 
+/// Tokens between two such places near the end, where most prompts about one document part: each
+/// takes memory and, on a device, a wait.
+const NEAR_EVERY: usize = 256;
+
+/// The last tokens that are near the end.
+const NEAR: usize = 1_024;
+
 /// What later policies need from prefill, recorded for every layer.
 pub struct Recorded<B: Backend> {
     /// `sum q q^T` over the first `SUMMED_TOKENS` tokens and the group's query heads, F32
@@ -53,6 +60,16 @@ struct EarlierSums {
     sums: Arc<[f32]>,
 }
 
+/// Places on the way through a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EarlierPlaces {
+    None,
+    /// Every [`EARLIER_EVERY`] tokens.
+    Few,
+    /// And every [`NEAR_EVERY`] of the last tokens.
+    Near,
+}
+
 /// A chunk of a prompt among the tokens of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordedChunk {
@@ -64,8 +81,8 @@ pub(crate) struct RecordedChunk {
     pub n_before: usize,
     /// Tokens of the same prompt that follow.
     pub remaining: usize,
-    /// Whether the sums are to be had as they were on the way.
-    pub keeps_earlier: bool,
+    /// Where the sums are to be had as they were on the way.
+    pub earlier: EarlierPlaces,
 }
 
 impl<B: Backend> Recorded<B> {
@@ -139,17 +156,18 @@ impl<B: Backend> Recorded<B> {
         t: &LayerTensors<'_, B>,
         chunk: RecordedChunk,
     ) -> OpResult<()> {
-        let RecordedChunk { start, len, n_before, remaining, keeps_earlier } = chunk;
+        let RecordedChunk { start, len, n_before, remaining, earlier } = chunk;
         let (hq, d) = (shape.n_q_heads, shape.head_dim);
         let mut summed = 0;
         let most = SUMMED_TOKENS.saturating_sub(n_before).min(len);
         self.has_gap |= most > 0 && self.n_summed != n_before;
         // Who asks the same again goes on from the last token but one.
         let last = if remaining == 0 { most.saturating_sub(1) } else { 0 };
+        let every = if earlier == EarlierPlaces::Near { NEAR_EVERY } else { EARLIER_EVERY };
         while summed < most {
             let at = n_before + summed;
             // Sums grow token by token, so where a call ends changes nothing.
-            let to_place = EARLIER_EVERY - at % EARLIER_EVERY;
+            let to_place = every - at % every;
             let to_last = if summed < last { last - summed } else { most - summed };
             let to_part = self.parts_at.checked_sub(at).filter(|n| *n > 0);
             let n = to_place.min(to_last).min(to_part.unwrap_or(most));
@@ -157,7 +175,8 @@ impl<B: Backend> Recorded<B> {
             summed += n;
             self.n_summed = at + n;
             let is_place = n == to_place || Some(n) == to_part || summed == last;
-            if keeps_earlier && is_place && self.n_summed < SUMMED_TOKENS {
+            let is_kept = earlier != EarlierPlaces::None && self.n_summed < SUMMED_TOKENS;
+            if is_kept && is_place {
                 self.keep_earlier(backend).await?;
             }
         }
@@ -244,7 +263,9 @@ impl<B: Backend> Recorded<B> {
         // Of the ends of prompts, the last one counts.
         self.earlier.retain(|earlier| {
             let is_end = earlier.n_tokens + 1 == n_tokens;
-            let is_place = earlier.n_tokens.is_multiple_of(EARLIER_EVERY);
+            let is_near = earlier.n_tokens.is_multiple_of(NEAR_EVERY)
+                && earlier.n_tokens + NEAR > n_tokens;
+            let is_place = is_near || earlier.n_tokens.is_multiple_of(EARLIER_EVERY);
             is_end || is_place || earlier.n_tokens == self.parts_at
         });
         self.earlier.push(EarlierSums { n_tokens, sums });
@@ -382,7 +403,7 @@ mod tests {
             len: tokens.len(),
             n_before: tokens.start,
             remaining,
-            keeps_earlier: true,
+            earlier: EarlierPlaces::Near,
         };
         Tokens::new(backend, std::iter::once(777).chain(tokens)).add(backend, recorded, chunk);
     }

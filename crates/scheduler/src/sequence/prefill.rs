@@ -10,7 +10,7 @@ use super::past_stream::PastStream;
 use super::scratch::{StepScratch, StreamBuffers, TokenScratch};
 use super::token_order::TokenOrder;
 use crate::error::SchedulerError;
-use crate::index::RecordedChunk;
+use crate::index::{EarlierPlaces, RecordedChunk};
 use crate::layout::{KvShape, LayerMode, LayerTensors, attend_params, segment_rows};
 use crate::store::{DeviceRows, NewRows, scatter};
 
@@ -297,8 +297,15 @@ impl Chunk {
     ) -> Result<(), SchedulerError> {
         let Chunk { layer, start, len, remaining, .. } = *self;
         let n_before = sequence.n_tokens;
-        let keeps_earlier = sequence.policy.needs_sums();
-        let chunk = RecordedChunk { start, len, n_before, remaining, keeps_earlier };
+        let earlier = if !sequence.policy.needs_sums() {
+            EarlierPlaces::None
+        } else if sequence.backend.capabilities().chunk_rows_are_alike {
+            EarlierPlaces::Near
+        } else {
+            // Nobody goes on from there to the bit.
+            EarlierPlaces::Few
+        };
+        let chunk = RecordedChunk { start, len, n_before, remaining, earlier };
         let recorded = &mut sequence.layers[layer].recorded;
         Ok(recorded.add_chunk(&*sequence.backend, &sequence.shape, t, chunk).await?)
     }

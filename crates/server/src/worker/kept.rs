@@ -125,19 +125,22 @@ impl<B: Backend> Kept<B> {
         own.map(|entry| common_prefix(entry.session.tokens(), &job.ids)).max().unwrap_or(0)
     }
 
-    /// A session that goes on from the first `n_known` tokens of entry `i`.
+    /// A session that goes on from the first `n_known` tokens of entry `i`; `n_common` tokens of
+    /// what is kept and of its prompt are the same.
     pub(super) async fn fork(
         &mut self,
         engine: &mut Engine<B>,
         i: usize,
-        n_known: usize,
+        (n_known, n_common): (usize, usize),
     ) -> Result<Session<B>, ApiError> {
         self.turn += 1;
         self.entries[i].used = self.turn;
         let scope = self.entries[i].scope;
         let whole = self.entries[i].session.tokens().len();
         let mut i = i;
-        if n_known >= MIN_SHARED && n_known + LOOSE_END < whole {
+        // Where the prompt parts from others further on, whoever comes next goes on from this one.
+        let parts_here = n_known + LOOSE_END >= n_common;
+        if n_known >= MIN_SHARED && n_known + LOOSE_END < whole && parts_here {
             let mut trunk = engine.fork(&mut self.entries[i].session).await?;
             trunk.truncate(n_known).await?;
             engine.settle(&mut trunk).await?;

@@ -502,7 +502,9 @@ impl<B: Backend + 'static> Worker<B> {
         self.keep_of_running(job).await;
         let (found, n_known) = self.kept.nearest(job);
         let i = found.filter(|_| n_known > 0)?;
-        let mut session = match self.kept.fork(&mut self.engine, i, n_known).await {
+        let n_common = self.kept.most_common(job);
+        let lengths = (n_known, n_common);
+        let mut session = match self.kept.fork(&mut self.engine, i, lengths).await {
             Ok(session) => session,
             Err(error) => {
                 log(&format!("a kept context cannot be gone on from: {}", error.json()));
@@ -512,7 +514,7 @@ impl<B: Backend + 'static> Worker<B> {
         if job.how.policy.text() != self.model.policy.text() {
             self.engine.set_policy(&mut session, &job.how.policy).await.ok()?;
         }
-        session.part_at(self.kept.most_common(job));
+        session.part_at(n_common);
         Some(session)
     }
 
