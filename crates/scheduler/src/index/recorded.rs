@@ -263,8 +263,8 @@ impl<B: Backend> Recorded<B> {
         // Of the ends of prompts, the last one counts.
         self.earlier.retain(|earlier| {
             let is_end = earlier.n_tokens + 1 == n_tokens;
-            let is_near = earlier.n_tokens.is_multiple_of(NEAR_EVERY)
-                && earlier.n_tokens + NEAR > n_tokens;
+            let is_near =
+                earlier.n_tokens.is_multiple_of(NEAR_EVERY) && earlier.n_tokens + NEAR > n_tokens;
             let is_place = is_near || earlier.n_tokens.is_multiple_of(EARLIER_EVERY);
             is_end || is_place || earlier.n_tokens == self.parts_at
         });
