@@ -2,7 +2,7 @@
 
 use longview_ops::{BlockSummary, Distance, PoolKind, Pooling};
 
-use super::limits::{FLUSH_STEPS, INDEX_SEGMENT, LAST_RUN, ONE_RUN, SECOND_RUN, TWO_RUNS};
+use super::limits::{FLUSH_STEPS, INDEX_SEGMENT, LAST_RUN, ONE_RUN, TWO_RUNS};
 use super::options::{Importance, LrqkInit, LrqkOrder};
 
 /// The index of a policy that recalls.
@@ -179,11 +179,11 @@ impl Index {
     /// indexed. Rows of a run are clustered together. Where runs end follows from `n` alone, and a
     /// prompt that is a little longer has the same runs but for the last, small ones.
     ///
-    /// Whole segments come first. Of the rest up to 2,048 rows are one run. Where clusters alone are
-    /// chosen, more are two, of which the second has less than 512: clusters of shorter parts cost
-    /// answers. Else up to 16,384 are two, of which the first has a multiple of an eighth of the
-    /// largest power of two in the rest. More goes in powers of two, the largest first, and less
-    /// than 1,024 at last.
+    /// Whole segments come first. Where clusters alone are chosen, the rest is one run, and is made
+    /// anew when a prompt goes on: clusters of parts cost answers. Else up to 2,048 rows are one
+    /// run, and up to 16,384 are two, of which the first has a multiple of an eighth of the largest
+    /// power of two in the rest. More goes in powers of two, the largest first, and less than 1,024
+    /// at last.
     ///
     /// Most of a short rest has to be one run: in a small one fewer tokens are alike, which costs
     /// answers. Of a longer one half is enough, and takes less time to be made anew.
@@ -192,15 +192,13 @@ impl Index {
         if self.segment > 0 && left >= self.segment {
             return self.segment;
         }
+        if matches!(self.kind, IndexKind::Clusters(_)) && self.tokens().is_none() {
+            return left;
+        }
         // Behind whole segments.
         let rest = if self.segment > 0 { n % self.segment } else { n };
-        let are_chosen = matches!(self.kind, IndexKind::Clusters(_)) && self.tokens().is_none();
-        if are_chosen || rest <= TWO_RUNS {
-            let step = match rest {
-                _ if rest <= ONE_RUN => rest,
-                _ if are_chosen => SECOND_RUN,
-                _ => (1 << rest.ilog2()) / 8,
-            };
+        if rest <= TWO_RUNS {
+            let step = if rest <= ONE_RUN { rest } else { (1 << rest.ilog2()) / 8 };
             return if left == rest { rest / step * step } else { left };
         }
         if left < LAST_RUN { left } else { 1 << left.ilog2() }
@@ -518,18 +516,15 @@ mod tests {
     }
 
     #[test]
-    fn where_clusters_alone_are_chosen_the_last_run_is_short() {
+    fn where_clusters_alone_are_chosen_what_is_behind_segments_is_one_run() {
         let whole = index(clusters(None));
         let segments = Index { segment: 8_192, ..whole };
-        for n in [1, 2_048, 2_560, 16_384] {
+        for n in [1, 8_100, 16_384, 32_000] {
             assert_eq!(run_ends(&whole, n), [n]);
         }
-        assert_eq!(run_ends(&whole, 8_100), [7_680, 8_100]);
-        assert_eq!(run_ends(&whole, 32_000), [31_744, 32_000]);
-        assert_eq!(run_ends(&segments, 24_000), [8_192, 16_384, 23_552, 24_000]);
+        assert_eq!(run_ends(&segments, 24_000), [8_192, 16_384, 24_000]);
         assert_eq!(whole.common_runs(7, 1_000, [907].into_iter()), 7);
-        assert_eq!(whole.common_runs(7, 8_150, [7_687, 8_107].into_iter()), 7_687);
-        assert_eq!(whole.common_runs(7, 8_200, [7_687, 8_107].into_iter()), 7);
+        assert_eq!(segments.common_runs(7, 24_100, [8_199, 16_391, 24_007].into_iter()), 16_391);
     }
 
     #[test]

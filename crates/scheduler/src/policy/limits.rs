@@ -37,10 +37,6 @@ pub(super) const ONE_RUN: usize = 2_048;
 /// eighth: again, because a larger share costs answers.
 pub(super) const TWO_RUNS: usize = 16_384;
 
-/// Where clusters alone are chosen, fewer rows than this at the end of a prompt are clustered apart
-/// from the others: a question behind a document then leaves the clusters of the document.
-pub(super) const SECOND_RUN: usize = 512;
-
 /// Fewer rows than this at the end of a longer prompt are clustered in one run.
 pub(super) const LAST_RUN: usize = 1_024;
 
