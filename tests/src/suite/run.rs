@@ -33,10 +33,11 @@ pub const BACKENDS: [&str; 4] = ["cuda", "cuda-emulated", "wgpu", "cpu"];
 pub const SECTIONS: [&str; 6] = ["parity", "golden", "policy", "selection", "bench", "faults"];
 
 /// Checks of policies that need a host store that kernels read.
-const MAPPED: [&str; 4] = [
+const MAPPED: [&str; 5] = [
     "the_device_attends_what_the_host_would_to_the_bit",
     "cuts_policies_and_lost_devices_leave_the_device_cache_right",
     "a_step_that_the_device_resolves_waits_once",
+    "what_the_device_chose_is_there_for_who_looks",
     "speculation_reads_once_a_step_and_exact_recall_once_a_layer_more",
 ];
 

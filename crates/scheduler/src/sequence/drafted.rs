@@ -51,8 +51,7 @@ impl<B: Backend> Sequence<B> {
     /// How many of `wanted` drafted tokens the next step may hold behind the token that counts: 0
     /// where [`Sequence::check_draft`] fails, and while somebody looks at each step.
     pub fn most_drafted(&self, wanted: usize) -> usize {
-        let is_looked_at = !self.trace.layers().is_empty() || self.tracked.is_some();
-        if is_looked_at || self.check_draft().is_err() || self.n_drafted > 0 {
+        if self.is_looked_at() || self.check_draft().is_err() || self.n_drafted > 0 {
             return 0;
         }
         let room = self.shape.capacity.saturating_sub(self.n_tokens + 1);

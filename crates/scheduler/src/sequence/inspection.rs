@@ -37,14 +37,15 @@ impl<B: Backend> Sequence<B> {
 
     /// The tokens that a KV head recalled in the last decode step, cluster by cluster, best first:
     /// beside these it attended sinks and recent tokens. Nothing in a layer that does not recall,
-    /// and nothing where the device looks rows up: its selection stays there.
+    /// and nothing where the device looks rows up while no step is traced and no head followed: its
+    /// selection stays there.
     pub fn last_recalled(&self, layer: LayerId, head: HeadId) -> impl Iterator<Item = u32> + '_ {
         let positions = &self.layers[layer].positions[head];
         self.last_recalled_rows(layer, head).map(|row| positions[row as usize])
     }
 
-    /// The tokens that a KV head attended in the last decode step, in no order; where the device
-    /// looks rows up, without what it recalled.
+    /// The tokens that a KV head attended in the last decode step, in no order; without what it
+    /// recalled where [`Sequence::last_recalled`] does not have it.
     pub fn attended_tokens(&self, layer: LayerId, head: HeadId) -> Vec<u32> {
         let (state, n) = (&self.layers[layer], self.n_tokens);
         if self.attends_all(layer, n) {
@@ -101,6 +102,11 @@ impl<B: Backend> Sequence<B> {
         });
     }
 
+    /// Whether somebody looks at each decode step.
+    pub(super) fn is_looked_at(&self) -> bool {
+        !self.trace.layers().is_empty() || self.tracked.is_some()
+    }
+
     pub(super) fn forget_tracked(&mut self) {
         if let Some(tracked) = &mut self.tracked {
             tracked.clear();
@@ -111,8 +117,7 @@ impl<B: Backend> Sequence<B> {
     /// one entry for each token of the sequence, or none if no head is followed.
     ///
     /// Rows that are read where they lie count as hits, and so does everything that a head attends
-    /// which attends to all or to what was kept. Where the device looks rows up itself the host
-    /// does not know its selection.
+    /// which attends to all or to what was kept, and what the device itself looks up.
     pub fn token_places(&self, out: &mut Vec<TokenPlace>) {
         out.clear();
         let Some(tracked) = &self.tracked else { return };

@@ -481,15 +481,16 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// What has to be read after a decode step: the new rows where the host store is not mapped,
-    /// and what a step that speculates selected and compared. Once it is read, call
-    /// [`Sequence::finish_writeback`].
+    /// what a step that speculates selected and compared, and what the device selected by itself
+    /// where somebody looks at steps. Once it is read, call [`Sequence::finish_writeback`].
     pub fn writeback_parts(&mut self) -> ReadParts<'_, B> {
+        let is_looked_at = self.is_looked_at();
         let sources = self.layers.iter().filter_map(Layer::writeback_source);
         let mut parts = self.writeback.read_parts(&self.shape, sources);
         let Some(recall) = &mut self.recall else { return parts };
         let (is_unread, was_compared) = (recall.is_unread(), recall.was_compared());
         let RecallPath { selector, speculation, device_cache, .. } = recall;
-        if is_unread {
+        if is_unread || (is_looked_at && device_cache.is_some()) {
             parts.extend(selector.read_parts());
         }
         let counted = device_cache.iter_mut().filter(|cache| cache.is_unread());

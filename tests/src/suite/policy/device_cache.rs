@@ -117,3 +117,45 @@ pub fn a_step_that_the_device_resolves_waits_once<B: Probe>(backend: &Arc<B>) {
         }
     }
 }
+
+/// Passages and maps are made of what the host knows.
+pub fn what_the_device_chose_is_there_for_who_looks<B: Probe>(backend: &Arc<B>) {
+    let shape = small_shape(900);
+    for policy in [cached(1), longview(1)] {
+        let mut sims = [false, true].map(|device_cache| {
+            Sim::new(backend, shape.clone(), &policy, on(device_cache)).unwrap()
+        });
+        sims.iter_mut().for_each(|sim| sim.prefill(6, 500));
+        for step in 0..30 {
+            let followed = (step % 3 == 0).then_some((LayerId(1), HeadId(0)));
+            for sim in &mut sims {
+                sim.sequence.track_head(followed);
+                sim.sequence.trace(step % 3 == 1);
+                sim.decode(6);
+            }
+            let [host, device] = sims.each_ref().map(|sim| &sim.sequence);
+            for layer in shape.layers() {
+                for head in shape.heads() {
+                    let recalled = host.last_recalled(layer, head).collect::<Vec<_>>();
+                    let what = format!("{} {layer} {head}, step {step}", policy.preset);
+                    let recalls = host.layers()[layer].mode() == LayerMode::Recall;
+                    assert_eq!(!recalled.is_empty(), recalls, "{what}");
+                    if step % 3 < 2 {
+                        let found = device.last_recalled(layer, head).collect::<Vec<_>>();
+                        assert_eq!(found, recalled, "{what}");
+                        let attended = host.attended_tokens(layer, head);
+                        assert_eq!(device.attended_tokens(layer, head), attended, "{what}");
+                    }
+                }
+            }
+            if step % 3 == 1 {
+                let mass = sims.each_ref().map(|sim| {
+                    let mut mass = vec![0.0; sim.n_tokens()];
+                    sim.sequence.add_attention(&mut mass);
+                    mass
+                });
+                assert!(mass[0] == mass[1] && mass[0].iter().any(|mass| *mass > 0.0));
+            }
+        }
+    }
+}

@@ -38,6 +38,7 @@ macro_rules! policy_checks {
             the_device_attends_what_the_host_would_to_the_bit,
             cuts_policies_and_lost_devices_leave_the_device_cache_right,
             a_step_that_the_device_resolves_waits_once,
+            what_the_device_chose_is_there_for_who_looks,
             every_preset_attends_what_it_says_within_its_budget,
             attention_on_the_host_is_the_same_for_any_number_of_threads,
             every_preset_may_follow_another_without_a_prefill,
