@@ -240,6 +240,11 @@ impl<B: Backend> LayerIndex<B> {
         Ok(end)
     }
 
+    /// The row behind each run of rows that was indexed together, in their order.
+    pub(crate) fn run_ends(&self) -> impl Iterator<Item = usize> {
+        self.batches.iter().map(|(end, _)| *end)
+    }
+
     /// Lets steps choose only from the clusters `open` of head `h`, and from those made later.
     pub fn narrow(&mut self, backend: &B, h: usize, open: Vec<bool>) -> OpResult<()> {
         Arc::make_mut(&mut self.heads)[h].open = open;

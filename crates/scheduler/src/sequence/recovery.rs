@@ -9,7 +9,6 @@ use longview_ops::Backend;
 
 use super::coded_slots::Slots;
 use super::kv_sequence::{CopyQueue, Readiness, Sequence};
-use super::layer_state::LayerState;
 use super::sparse_means::EXACT_TOKENS;
 use crate::error::SchedulerError;
 use crate::index::ClusterWorker;
@@ -19,6 +18,23 @@ impl<B: Backend> Sequence<B> {
     /// Cuts the sequence back to its first `n_tokens` tokens: a question is taken back, a cancelled
     /// step is undone. Clusters that hold later tokens are dissolved.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
+        let had_index = self.cut_rows(n_tokens).await?;
+        if had_index { self.make_ready().await } else { Ok(()) }
+    }
+
+    /// [`Sequence::truncate`] without the index of what is left, where that has another one than
+    /// the longer sequence had: whoever goes on with a prompt needs it at the end of that alone.
+    /// [`Sequence::make_ready`] makes it, and has to be called before a step that goes through the
+    /// policy.
+    ///
+    /// # Errors
+    /// As [`Sequence::truncate`].
+    pub async fn cut(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
+        self.cut_rows(n_tokens).await.map(drop)
+    }
+
+    /// Returns whether it had an index at its end: of a prompt that is being read none is made yet.
+    async fn cut_rows(&mut self, n_tokens: usize) -> Result<bool, SchedulerError> {
         let n = n_tokens.min(self.n_tokens);
         self.ending = None;
         self.n_drafted = 0;
@@ -31,65 +47,48 @@ impl<B: Backend> Sequence<B> {
             self.bring_rows().await?;
         }
         if self.needs_rebuild() {
-            return self.truncate_rows(n).await;
+            return self.truncate_rows(n).await.map(|()| true);
         }
         self.forget_speculation();
         self.forget_tracked();
         self.drop_jobs().await?;
+        let is_shorter = n < self.n_tokens;
+        let had_ended = !self.known.is_prompt(self.n_tokens) || self.has_runs_of_prompt();
         let mut rebuild = false;
         for layer in self.shape.layers() {
             match self.layers[layer].mode() {
                 LayerMode::Recall => rebuild |= self.truncate_index(layer, n).await?,
-                LayerMode::Kept => {
-                    self.truncate_permuted(layer, n);
-                    self.truncate_kept(layer, n)?;
-                }
-                LayerMode::Dense | LayerMode::Window | LayerMode::Local => {
-                    self.truncate_permuted(layer, n);
-                }
+                LayerMode::Kept => self.truncate_kept(layer, n)?,
+                LayerMode::Dense | LayerMode::Window | LayerMode::Local => {}
             }
             let state = &mut self.layers[layer];
             if let Some(queries) = &mut state.recorded.queries {
                 queries.truncate(&*self.backend, n)?;
             }
+            state.recorded.cut_sums(&*self.backend, n)?;
             state.positions.iter_mut().for_each(|positions| positions.truncate(n));
         }
         self.n_tokens = n;
-        if rebuild { self.finish_prefill().await } else { self.load_device() }
+        self.known.cut(n);
+        // A prompt that is cut has the index of the shorter one.
+        rebuild |= is_shorter && self.known.is_prompt(n) && !self.has_runs_of_prompt();
+        if rebuild {
+            self.readiness = Readiness::PrefillUnfinished;
+        }
+        self.load_device()?;
+        Ok(had_ended)
     }
 
     /// Dissolves the units of a layer that hold tokens from `n` on, or that would lie in the recent
     /// window. Returns whether more rows are left without an index than the device has room for.
     async fn truncate_index(&mut self, layer: LayerId, n: usize) -> Result<bool, SchedulerError> {
-        let state = &mut self.layers[layer];
-        let indexed_before = state.n_indexed;
-        let LayerState::Recall(recall) = &mut state.state else { return Ok(false) };
-        // The new last tokens are the recent window: no cluster may hold them.
-        let kept = n.saturating_sub(self.policy.recent);
-        state.n_indexed = recall.index.truncate(&*self.backend, kept, self.policy.sinks)?;
-        state.n_submitted = state.n_indexed;
-        recall.forget_selection();
-        if let Some(keys) = &mut recall.prompt_keys {
+        let recall = self.layers[layer].recall_mut();
+        if let Some(keys) = recall.and_then(|recall| recall.prompt_keys.as_mut()) {
             keys.truncate(n);
         }
-        // With two stages the caches hold tokens: `cut_tokens`.
-        if recall.tokens.is_none() {
-            recall.resize_caches();
-        }
-        let (indexed, selection) = (state.n_indexed, recall.selection);
-        self.restore_token_order(layer, indexed);
-        self.cut_tokens(layer).await?;
-        if let Some(path) = self.recall.as_mut().filter(|_| indexed < indexed_before) {
-            path.forget_cached(&*self.backend, selection)?;
-        }
-        Ok(n.saturating_sub(indexed) > self.policy.ring_rows())
-    }
-
-    /// Rows that a policy before put out of token order, in a layer without an index.
-    fn truncate_permuted(&mut self, layer: LayerId, n: usize) {
-        if self.layers[layer].permuted_to > n {
-            self.restore_token_order(layer, 0);
-        }
+        // The new last tokens are the recent window: no cluster may hold them.
+        self.cut_index(layer, n.saturating_sub(self.policy.recent)).await?;
+        Ok(n.saturating_sub(self.layers[layer].n_indexed) > self.policy.ring_rows())
     }
 
     fn truncate_kept(&mut self, layer: LayerId, n: usize) -> Result<(), SchedulerError> {
@@ -111,9 +110,11 @@ impl<B: Backend> Sequence<B> {
             if let Some(queries) = &mut state.recorded.queries {
                 queries.truncate(&*self.backend, n)?;
             }
+            state.recorded.cut_sums(&*self.backend, n)?;
             state.positions.iter_mut().for_each(|positions| positions.truncate(n));
         }
         self.n_tokens = n;
+        self.known.cut(n);
         self.rebuild().await
     }
 
@@ -228,7 +229,7 @@ mod tests {
         self, TestSequence, check_rows, clusters, full, heavy_hitters, in_place, inject, on_device,
         prefilled, streaming,
     };
-    use super::super::layer_state::SelectedAt;
+    use super::super::layer_state::{Layer, SelectedAt};
     use super::super::options::HostStoreKind;
     use super::*;
     use crate::store::fixture::{read_floats, row};
@@ -332,15 +333,36 @@ mod tests {
         let mut sequence = prefilled(in_place(clusters()), 20);
         sequence.layers[1].recall_mut().unwrap().selected_at =
             Some(SelectedAt { n_tokens: 20, n_indexed: 18 });
-        truncate(&mut sequence, 5);
+        truncate(&mut sequence, 4);
         for layer in &sequence.layers {
             assert_eq!((layer.n_indexed, layer.n_submitted, layer.permuted_to), (1, 1, 1));
             assert_eq!(layer.recall().unwrap().index.n_used(0), 0);
             assert_eq!(layer.recall().unwrap().selected_at, None);
-            // The ring has room for the four rows behind the sink, in token order.
-            assert_eq!(layer.positions[1], [0, 1, 2, 3, 4]);
+            // Behind the sink is less than a window and the recent rows, in token order.
+            assert_eq!(layer.positions[1], [0, 1, 2, 3]);
         }
         check_rows(&sequence);
+    }
+
+    #[test]
+    fn a_prompt_that_is_cut_or_goes_on_has_the_index_of_one_that_was_read_at_once() {
+        let indexes = |sequence: &TestSequence| {
+            let index = |layer: &Layer<ReferenceBackend>| layer.recall().unwrap().index.record();
+            let one = |layer| (index(layer), layer.positions.clone());
+            sequence.layers.iter().map(one).collect::<Vec<_>>()
+        };
+        for n in 1..=24 {
+            let want = indexes(&prefilled(in_place(clusters()), n));
+            let mut cut = prefilled(in_place(clusters()), 24);
+            truncate(&mut cut, n);
+            assert_eq!(indexes(&cut), want, "cut to {n}");
+            check_rows(&cut);
+            for before in 1..n {
+                let begun = prefilled(in_place(clusters()), before);
+                let longer = prefilled(begun, n - before);
+                assert_eq!(indexes(&longer), want, "{n} behind {before}");
+            }
+        }
     }
 
     #[test]
@@ -355,11 +377,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_among_rows_that_a_policy_before_permuted_sorts_them_first() {
+    fn a_cut_among_rows_that_a_policy_before_permuted_finds_them_sorted() {
         let mut sequence = prefilled(in_place(clusters()), 20);
         pollster::block_on(sequence.set_policy(full())).unwrap();
-        truncate(&mut sequence, 18);
-        assert_eq!(sequence.layers[0].permuted_to, 18, "none of them is cut");
         truncate(&mut sequence, 7);
         assert_eq!(sequence.layers[0].permuted_to, 0);
         assert_eq!(sequence.layers[0].positions[1], [0, 1, 2, 3, 4, 5, 6]);
