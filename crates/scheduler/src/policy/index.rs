@@ -179,8 +179,8 @@ impl Index {
     /// indexed. Rows of a run are clustered together. Where runs end follows from `n` alone, and a
     /// prompt that is a little longer has the same runs but for the last, small ones.
     ///
-    /// Whole segments come first. Where clusters alone are chosen, the rest is one run, and is made
-    /// anew when a prompt goes on: clusters of parts cost answers. Else up to 2,048 rows are one
+    /// Whole segments come first. Where clusters alone are chosen, the rest is one run, since
+    /// clusters of parts cost answers ([`Index::keeps_runs`]). Else up to 2,048 rows are one
     /// run, and up to 16,384 are two, of which the first has a multiple of an eighth of the largest
     /// power of two in the rest. More goes in powers of two, the largest first, and less than 1,024
     /// at last.
@@ -192,7 +192,7 @@ impl Index {
         if self.segment > 0 && left >= self.segment {
             return self.segment;
         }
-        if matches!(self.kind, IndexKind::Clusters(_)) && self.tokens().is_none() {
+        if self.keeps_runs() {
             return left;
         }
         // Behind whole segments.
@@ -202,6 +202,15 @@ impl Index {
             return if left == rest { rest / step * step } else { left };
         }
         if left < LAST_RUN { left } else { 1 << left.ilog2() }
+    }
+
+    /// Whether runs stay that were made when a prompt ended, also where it goes on or a question is
+    /// taken back, and rows behind them become runs of their own. So it is where clusters alone are
+    /// chosen: a whole prompt is one run there, and to make it anew for each question takes a
+    /// second for 8,000 tokens, and with the square of the length for more. What such a policy says
+    /// of a prompt depends on where known beginnings of it ended.
+    pub fn keeps_runs(&self) -> bool {
+        matches!(self.kind, IndexKind::Clusters(_)) && self.tokens().is_none()
     }
 
     /// The end of the first runs of `ends` that a prompt of which `n` rows behind `first` are
@@ -523,8 +532,12 @@ mod tests {
             assert_eq!(run_ends(&whole, n), [n]);
         }
         assert_eq!(run_ends(&segments, 24_000), [8_192, 16_384, 24_000]);
-        assert_eq!(whole.common_runs(7, 1_000, [907].into_iter()), 7);
-        assert_eq!(segments.common_runs(7, 24_100, [8_199, 16_391, 24_007].into_iter()), 16_391);
+        // Also behind runs of a prompt that went on.
+        assert_eq!(whole.run(1_400, 900), 500);
+        assert_eq!(segments.run(24_100, 9_000), 8_192);
+        assert!(whole.keeps_runs() && segments.keeps_runs() && !two_stages().keeps_runs());
+        assert!(!index(IndexKind::Blocks(BLOCKS)).keeps_runs());
+        assert!(!index(IndexKind::Tokens(TOKENS)).keeps_runs());
     }
 
     #[test]

@@ -264,10 +264,11 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// Whether all that is indexed of `layer`, or being so, are whole segments.
+    /// Whether a further segment may come behind what is indexed of `layer`, or being so: behind
+    /// whole segments, and where runs are kept behind any.
     fn ends_with_segment(&self, index: &Index, layer: LayerId) -> bool {
         let behind_sinks = self.layers[layer].n_submitted.saturating_sub(self.policy.sinks);
-        index.segment > 0 && behind_sinks.is_multiple_of(index.segment)
+        index.keeps_runs() || (index.segment > 0 && behind_sinks.is_multiple_of(index.segment))
     }
 
     /// Where a prompt goes on behind one that had ended: once its rows fill the segment in which
@@ -280,7 +281,7 @@ impl<B: Backend> Sequence<B> {
     ) -> Result<(), SchedulerError> {
         let (state, first) = (&self.layers[layer], self.policy.sinks);
         let Some(recall) = state.recall() else { return Ok(()) };
-        if state.n_submitted > state.n_indexed {
+        if index.keeps_runs() || state.n_submitted > state.n_indexed {
             return Ok(());
         }
         let n_whole = state.n_indexed.saturating_sub(first) / index.segment * index.segment;

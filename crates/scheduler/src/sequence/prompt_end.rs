@@ -187,6 +187,7 @@ impl<B: Backend> Sequence<B> {
         let n_indexed = self.layers[layer].n_indexed;
         match index.kind {
             _ if n_indexed >= end => {}
+            IndexKind::Clusters(_) if index.keeps_runs() && end - n_indexed < index.window => {}
             IndexKind::Clusters(_) => {
                 let first = self.policy.sinks;
                 let run = index.run(end - first, n_indexed - first);
@@ -207,7 +208,8 @@ impl<B: Backend> Sequence<B> {
         Ok(if had_more { PromptEnd::More } else { PromptEnd::Done })
     }
 
-    /// The row behind the last one that an index has at the end of a prompt.
+    /// The row behind the last one that an index has at the end of a prompt, where it keeps no runs
+    /// that were made before.
     fn index_end(&self, index: &Index) -> usize {
         let (first, recent) = (self.policy.sinks, self.policy.recent);
         first + index.covers(self.n_tokens.saturating_sub(first + recent))
@@ -220,6 +222,7 @@ impl<B: Backend> Sequence<B> {
         let (first, state) = (self.policy.sinks, &self.layers[layer]);
         let Some(recall) = state.recall() else { return state.n_indexed };
         match index.kind {
+            IndexKind::Clusters(_) if index.keeps_runs() => state.n_indexed,
             IndexKind::Clusters(_) => {
                 index.common_runs(first, end - first, recall.index.run_ends())
             }
@@ -228,14 +231,19 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// Whether the index of every layer is the one that its prompt has when it is read at once.
+    /// Whether the index of every layer is the one that its prompt has when it is read at once; or,
+    /// where runs are kept, whether too few rows for another one are behind them.
     pub(super) fn has_runs_of_prompt(&self) -> bool {
         let Some(index) = self.policy.index else { return true };
         let end = self.index_end(&index);
         let recalling = self.shape.layers().filter(|layer| self.layers[*layer].recall().is_some());
         let mut indexed = recalling.filter(|layer| !self.index_waits(*layer, self.n_tokens));
         indexed.all(|layer| {
-            self.layers[layer].n_indexed == end && self.common_end(&index, layer, end) == end
+            let n_indexed = self.layers[layer].n_indexed;
+            if index.keeps_runs() {
+                return end < n_indexed + index.window;
+            }
+            n_indexed == end && self.common_end(&index, layer, end) == end
         })
     }
 }

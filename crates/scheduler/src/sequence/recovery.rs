@@ -25,12 +25,15 @@ impl<B: Backend> Sequence<B> {
     /// [`Sequence::truncate`] without the index of what is left, where that has another one than
     /// the longer sequence had: whoever goes on with a prompt needs it at the end of that alone.
     /// [`Sequence::make_ready`] makes it, and has to be called before a step that goes through the
-    /// policy.
+    /// policy. Where clusters alone are chosen it is made: it is kept, and serves whatever comes
+    /// behind.
     ///
     /// # Errors
     /// As [`Sequence::truncate`].
     pub async fn cut(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
-        self.cut_rows(n_tokens).await.map(drop)
+        let had_index = self.cut_rows(n_tokens).await?;
+        let is_kept = self.policy.index.is_some_and(|index| index.keeps_runs());
+        if had_index && is_kept { self.make_ready().await } else { Ok(()) }
     }
 
     /// Returns whether it had an index at its end: of a prompt that is being read none is made yet.
@@ -227,11 +230,13 @@ mod tests {
 
     use super::super::fixture::{
         self, TestSequence, check_rows, clusters, full, heavy_hitters, in_place, inject, on_device,
-        prefilled, streaming,
+        policy, prefilled, streaming,
     };
     use super::super::layer_state::{Layer, SelectedAt};
     use super::super::options::HostStoreKind;
     use super::*;
+    use crate::index::IndexRecord;
+    use crate::policy::Preset;
     use crate::store::fixture::{read_floats, row};
 
     const STORES: [HostStoreKind; 2] = [HostStoreKind::Auto, HostStoreKind::Plain];
@@ -344,24 +349,61 @@ mod tests {
         check_rows(&sequence);
     }
 
+    /// The index of each layer, and the tokens of its rows.
+    fn indexes(sequence: &TestSequence) -> Vec<(IndexRecord, Vec<Vec<u32>>)> {
+        let index = |layer: &Layer<ReferenceBackend>| layer.recall().unwrap().index.record();
+        let one = |layer| (index(layer), layer.positions.clone());
+        sequence.layers.iter().map(one).collect()
+    }
+
     #[test]
     fn a_prompt_that_is_cut_or_goes_on_has_the_index_of_one_that_was_read_at_once() {
-        let indexes = |sequence: &TestSequence| {
-            let index = |layer: &Layer<ReferenceBackend>| layer.recall().unwrap().index.record();
-            let one = |layer| (index(layer), layer.positions.clone());
-            sequence.layers.iter().map(one).collect::<Vec<_>>()
-        };
-        for n in 1..=24 {
-            let want = indexes(&prefilled(in_place(clusters()), n));
-            let mut cut = prefilled(in_place(clusters()), 24);
-            truncate(&mut cut, n);
-            assert_eq!(indexes(&cut), want, "cut to {n}");
-            check_rows(&cut);
-            for before in 1..n {
-                let begun = prefilled(in_place(clusters()), before);
-                let longer = prefilled(begun, n - before);
-                assert_eq!(indexes(&longer), want, "{n} behind {before}");
+        let blocks = policy(Preset::Quest, 16, |o| {
+            (o.sinks, o.recent, o.window, o.block_size) = (Some(1), Some(2), Some(2), Some(2));
+        });
+        for policy in [blocks, clusters()] {
+            for n in 1..=24 {
+                let want = indexes(&prefilled(in_place(policy.clone()), n));
+                let mut cut = prefilled(in_place(policy.clone()), 24);
+                truncate(&mut cut, n);
+                assert_eq!(indexes(&cut), want, "cut to {n}");
+                check_rows(&cut);
+                // Clusters alone are those of the beginning: the next test.
+                let is_same = policy.index.is_some_and(|index| !index.keeps_runs());
+                for before in (1..n).filter(|_| is_same) {
+                    let begun = prefilled(in_place(policy.clone()), before);
+                    let longer = prefilled(begun, n - before);
+                    assert_eq!(indexes(&longer), want, "{n} behind {before}");
+                }
             }
+        }
+    }
+
+    /// A document is clustered once for all questions that follow: a known beginning keeps its
+    /// clusters where they alone are chosen, whether a prompt goes on or parts from another one.
+    #[test]
+    fn clusters_alone_stay_where_a_prompt_goes_on_or_is_cut_behind_them() {
+        let runs = |sequence: &TestSequence| -> Vec<usize> {
+            sequence.layers[1].recall().unwrap().index.run_ends().collect()
+        };
+        let begun = || prefilled(in_place(clusters()), 12);
+        assert_eq!(runs(&begun()), [10]);
+        // Less than a window behind them waits for more.
+        assert_eq!(runs(&prefilled(begun(), 1)), [10]);
+        assert_eq!(runs(&prefilled(begun(), 7)), [10, 17]);
+        let cuts: [fn(&mut TestSequence, usize); 2] =
+            [truncate, |sequence, n| pollster::block_on(sequence.cut(n)).unwrap()];
+        for cut in cuts {
+            let mut longer = prefilled(begun(), 7);
+            cut(&mut longer, 12);
+            assert_eq!(runs(&longer), [10]);
+            assert_eq!(runs(&prefilled(longer, 9)), [10, 19]);
+            // A shorter beginning has no run that ends before it: one is made, which stays.
+            let mut shorter = begun();
+            cut(&mut shorter, 11);
+            assert_eq!(runs(&shorter), [9]);
+            assert_eq!(indexes(&shorter), indexes(&prefilled(in_place(clusters()), 11)));
+            assert_eq!(runs(&prefilled(shorter, 8)), [9, 17]);
         }
     }
 
