@@ -235,7 +235,7 @@ mod tests {
     use super::super::layer_state::{Layer, SelectedAt};
     use super::super::options::HostStoreKind;
     use super::*;
-    use crate::index::IndexRecord;
+    use crate::index::ClustersRecord;
     use crate::policy::Preset;
     use crate::store::fixture::{read_floats, row};
 
@@ -349,9 +349,9 @@ mod tests {
         check_rows(&sequence);
     }
 
-    /// The index of each layer, and the tokens of its rows.
-    fn indexes(sequence: &TestSequence) -> Vec<(IndexRecord, Vec<Vec<u32>>)> {
-        let index = |layer: &Layer<ReferenceBackend>| layer.recall().unwrap().index.record();
+    /// The units of each layer, and the tokens of its rows.
+    fn indexes(sequence: &TestSequence) -> Vec<(Vec<ClustersRecord>, Vec<Vec<u32>>)> {
+        let index = |layer: &Layer<ReferenceBackend>| layer.recall().unwrap().index.record().heads;
         let one = |layer| (index(layer), layer.positions.clone());
         sequence.layers.iter().map(one).collect()
     }

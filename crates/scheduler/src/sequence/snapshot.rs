@@ -331,6 +331,11 @@ impl<B: Backend> Restored<B> {
         self.sequence.store.write_rows(layer, head, start, bytes);
     }
 
+    /// The same of rows that do not follow each other.
+    pub fn scatter_rows(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]) {
+        self.sequence.store.scatter_rows(layer, head, rows, bytes);
+    }
+
     /// Which token each row of a layer is.
     pub fn set_places(&mut self, layer: LayerId, places: &PlacesRecord) {
         let n = self.sequence.n_tokens as u32;

@@ -294,12 +294,13 @@ fn read_rows<B: Backend>(
             if used.is_empty() {
                 continue;
             }
-            let mut rest = &bytes[..used.len() * row_bytes];
             let tokens = span.start + used.start..span.start + used.end;
-            for run in rows_of.runs(head, tokens) {
-                let (bytes, behind) = rest.split_at(run.len() * row_bytes);
-                put_rows(restored, &way, (layer, HeadId::new(head), run.start), bytes);
-                rest = behind;
+            let moved = rows_of.rows(head, tokens.clone());
+            let (bytes, behind) = bytes[..used.len() * row_bytes].split_at(moved.len() * row_bytes);
+            put_moved(restored, &way, (layer, HeadId::new(head), moved), bytes);
+            if !behind.is_empty() {
+                let start = tokens.start + moved.len();
+                put_rows(restored, &way, (layer, HeadId::new(head), start), behind);
             }
         }
     })?;
@@ -327,6 +328,38 @@ fn put_rows<B: Backend>(
             match way {
                 Way::Codes => store.write_codes(layer, head, start, bytes),
                 _ => store.write_exact(layer, head, start, bytes),
+            }
+        }
+    }
+}
+
+/// Puts rows of a record to where an index has moved them.
+fn put_moved<B: Backend>(
+    restored: &mut Restored<B>,
+    way: &Way,
+    (layer, head, rows): (LayerId, HeadId, &[u32]),
+    bytes: &[u8],
+) {
+    if rows.is_empty() {
+        return;
+    }
+    if rows.iter().zip(rows[0]..).all(|(row, follows)| *row == follows) {
+        return put_rows(restored, way, (layer, head, rows[0] as usize), bytes);
+    }
+    match way {
+        Way::Plain => restored.scatter_rows(layer, head, rows, bytes),
+        Way::Widened(dtype) => {
+            let numbers = widened(bytes, restored.shape().head_dim, *dtype);
+            restored.scatter_rows(layer, head, rows, &numbers);
+        }
+        Way::Codes => {
+            let store = restored.store_mut().rounded_mut().expect("asked before");
+            store.scatter_codes(layer, head, rows, bytes);
+        }
+        Way::Exact => {
+            let row_bytes = bytes.len() / rows.len();
+            for (row, bytes) in rows.iter().zip(bytes.chunks_exact(row_bytes)) {
+                put_rows(restored, way, (layer, head, *row as usize), bytes);
             }
         }
     }

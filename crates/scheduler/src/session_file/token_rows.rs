@@ -45,6 +45,12 @@ impl TokenRows {
         })
     }
 
+    /// The rows of the first of `tokens`; each token behind these is in the row of its number.
+    pub fn rows(&self, head: usize, tokens: Range<usize>) -> &[u32] {
+        let rows = &self.heads[head];
+        &rows[tokens.start.min(rows.len())..tokens.end.min(rows.len())]
+    }
+
     /// First rows that are tokens of their own numbers, in every head.
     pub fn n_in_order(&self) -> usize {
         let in_order = |rows: &Vec<u32>| {
@@ -67,6 +73,10 @@ mod tests {
         assert_eq!(runs(0, 2..4), [4..5, 1..2]);
         assert_eq!(runs(0, 4..4), []);
         assert_eq!(runs(1, 1..7), [1..5, 5..7]);
+        assert_eq!(
+            [rows.rows(0, 1..3), rows.rows(0, 3..9), rows.rows(0, 6..9)],
+            [&[3, 4][..], &[1, 2], &[]]
+        );
         assert_eq!(rows.n_in_order(), 1);
         let none = PlacesRecord { permuted_to: 0, positions: vec![vec![]; 2] };
         assert_eq!(TokenRows::of(&none).n_in_order(), usize::MAX);
