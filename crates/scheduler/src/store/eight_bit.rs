@@ -497,7 +497,8 @@ impl<B: Backend> RoundedRows for EightBitStore<B> {
             }
         }
         self.layers[layer].held[head] = end..end;
-        for row in rows.iter().filter(|row| (**row as usize) < self.layout.sinks) {
+        let n_first = self.layout.sinks;
+        for row in rows.iter().filter(|row| (**row as usize) < n_first) {
             self.renew_first_row(layer, head, *row as usize);
         }
     }
