@@ -323,7 +323,9 @@ fn work_that_is_refused_changes_no_token() {
         let backend = emulated(EmulatedOptions::default());
         let expected = run(&backend, SMALL, &policy, DType::F16).1;
         let [begin, end] = n_commands(&policy);
-        for eighth in [1, 4, 7] {
+        // Behind six eighths a window is clustered whose clusters no step of this answer uses: a
+        // refusal there would show later.
+        for eighth in [1, 4, 6] {
             let backend = emulated(EmulatedOptions {
                 refused_command: Some(begin + (end - begin) * eighth / 8),
                 has_graphs: false,

@@ -15,6 +15,7 @@ mod mapped_rows;
 mod oracles;
 mod parity;
 mod policy;
+mod prefix;
 mod presets;
 mod published;
 mod quantised;

@@ -104,6 +104,7 @@ fn capabilities(isa: SupportedIsa, threads: usize) -> Capabilities {
         overlaps: false,
         matvec_max_rows: kernels::matvec::MAX_ROWS,
         chunk_rows_are_alike: true,
+        orders_chunk_rows: true,
         kv_dtypes: floats.iter().copied().chain([DType::Q8]).collect(),
         weight_dtypes: floats,
         quant_types: QuantType::ALL.to_vec(),

@@ -166,6 +166,7 @@ fn attended(b: &CpuBackend, q: &[f32], kv: &CpuBuffer, rows: usize, window: u32)
         n_rows: (PAST + rows) as u32,
         diagonal: PAST as i32,
         window,
+        order: None,
     }];
     words(b, DType::F32, rows * heads * HEAD, |out| {
         let (q, out, lse) = (View::all(&q), ViewMut::all(out), ViewMut::all(&mut lse));

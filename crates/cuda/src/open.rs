@@ -102,6 +102,7 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
         overlaps: true,
         matvec_max_rows: ops::matvec::MAX_ROWS,
         chunk_rows_are_alike: false,
+        orders_chunk_rows: false,
         kv_dtypes: vec![DType::F32, DType::F16, DType::BF16, DType::Q8],
         weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
         quant_types: QuantType::ALL.to_vec(),

@@ -43,8 +43,10 @@ impl Progress {
 impl<B: Backend> Engine<B> {
     /// Computes a prompt, or a further part of one, with exact attention. `progress` is called
     /// after each chunk and may break off: what is computed is kept, and `Ok(false)` says that the
-    /// rest is missing. A cancelled call ends so too, also where all is computed and the index is
-    /// not: the next call that needs it makes it.
+    /// rest is missing. What was generated before it through a policy that leaves tokens out is
+    /// read again first, as the beginning of this part of the prompt; where that is broken off, the
+    /// session has less of it than before. A cancelled call ends so too, also where all is computed
+    /// and the index is not: the next call that needs it makes it.
     pub async fn prefill(
         &mut self,
         session: &mut Session<B>,
@@ -76,9 +78,16 @@ impl<B: Backend> Engine<B> {
         ends: bool,
     ) -> Result<bool, EngineError> {
         let start = self.backend.now();
-        let all = self.with_uncomputed(session, ids)?;
+        let mut all = self.with_uncomputed(session, ids)?;
         self.revive().await?;
         session.restore_on(&self.backend).await?;
+        let n_known = session.known_tokens();
+        if n_known < session.tokens.len() {
+            // Tokens of an answer that was computed through a policy: as part of a prompt they are
+            // read like the rest of it.
+            all.splice(0..0, session.tokens[n_known..].iter().copied());
+            session.cut(n_known).await?;
+        }
         let mut result = self.prefill_chunks(session, &all, start, progress).await;
         if ends || !matches!(result, Ok(false) | Err(EngineError::Cancelled)) {
             let finished = session.sequence.finish_prefill().await.map_err(EngineError::from);

@@ -202,9 +202,31 @@ impl<B: Backend> Session<B> {
         Ok(self.sequence.finish_prefill().await?)
     }
 
+    /// As many of the session's first tokens as a prompt goes on from: all but those of an answer
+    /// that was computed through a policy which leaves tokens out. See [`Sequence::known`].
+    pub fn known_tokens(&self) -> usize {
+        let (sequence, n) = (&self.sequence, self.tokens.len());
+        sequence.known_rows(sequence.policy(), n)
+    }
+
+    /// [`Sequence::part_at`].
+    pub fn part_at(&mut self, n_tokens: usize) {
+        self.sequence.part_at(n_tokens);
+    }
+
     /// Cuts the session back to its first `n_tokens` tokens. If the device is lost, the next call
     /// of the engine opens it again and cuts there.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), EngineError> {
+        self.cut(n_tokens).await?;
+        match self.sequence.make_ready().await {
+            Err(_) if self.sequence.is_lost() => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    /// [`Session::truncate`] before a further part of a prompt: what only the end of a prompt needs
+    /// is made at the end of that, and not of what is left.
+    pub async fn cut(&mut self, n_tokens: usize) -> Result<(), EngineError> {
         self.uncomputed = None;
         self.last = Output::Nothing;
         self.lookup.truncate(&self.tokens, n_tokens);
@@ -284,7 +306,7 @@ impl<B: Backend> Session<B> {
     pub(crate) async fn undo_unfinished(&mut self) -> Result<(), EngineError> {
         self.drop_drafted()?;
         if self.step_is_unfinished {
-            self.sequence.truncate(self.tokens.len()).await?;
+            self.sequence.cut(self.tokens.len()).await?;
             self.step_is_unfinished = false;
         }
         if self.sequence.needs_rebuild() {

@@ -200,7 +200,8 @@ pub trait Backend: Storage + Send + Sync {
     /// softmax; GQA). Query i of a span sees row j of its run iff `j <= i + diagonal` and the
     /// span's window does not hide it, `j + window > i + diagonal`. A query that sees nothing gets
     /// `out = 0`, `lse = -inf`. With `accumulate`, the result is merged into what `out` and `lse`
-    /// hold.
+    /// hold. A span may say where the rows of its run lie; a backend without
+    /// [`Capabilities::orders_chunk_rows`] refuses that.
     fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()>;
 
     /// Attention of one query token per sequence against a list of KV rows for each KV head, with

@@ -62,6 +62,9 @@ pub struct Capabilities {
     pub matvec_max_rows: usize,
     /// A row of [`crate::Backend::attend_chunk`] has the same bits alone and among others.
     pub chunk_rows_are_alike: bool,
+    /// [`crate::Backend::attend_chunk`] reads the rows of a run in the order of a list. Without
+    /// that they are attended where they lie: the same sums, in another order.
+    pub orders_chunk_rows: bool,
     /// Data types of KV rows that attention reads.
     pub kv_dtypes: Vec<DType>,
     /// Data types of weights.

@@ -160,7 +160,10 @@ fn attend_within(n_rows: u32, diagonal: i32, window: u32) -> (Vec<f32>, Vec<f32>
     let kv = typed(&b, DType::F32, &ROWS);
     let (mut out, mut lse) = (floats(&b, &[7.0; 4]), floats(&b, &[7.0; 2]));
     let kv = KvView::new(&kv, 3);
-    let spans = [ChunkSpan { q_start: 0, q_len: 1, kv, row_start: 0, n_rows, diagonal, window }];
+    let order = None;
+    let span =
+        ChunkSpan { q_start: 0, q_len: 1, kv, row_start: 0, n_rows, diagonal, window, order };
+    let spans = [span];
     let d = AttendChunk {
         p: attend_params(0),
         q: View::all(&q),

@@ -42,8 +42,9 @@ pub use policy::{
 };
 pub use recall::{ClusterCache, Miss, RecallMode, SAMPLED_CONFIDENCE, StepVerdict, Want};
 pub use sequence::{
-    BlockCounts, FillRows, HostStoreKind, KvPlan, Layer, LayerState, Placement, PromptEnd, Recall,
-    Sequence, SequenceOptions, SpanMode, Step, StepScratch, StepSpan, check_draft,
+    BlockCounts, FillRows, HostStoreKind, KvPlan, Layer, LayerState, Placement, PromptEnd,
+    PromptLength, Recall, Sequence, SequenceOptions, SpanMode, Step, StepScratch, StepSpan,
+    check_draft,
 };
 pub use session_file::{
     ComingSequence, Digest, FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC,

@@ -1,6 +1,6 @@
 //! One request has one answer, to the bit of its probabilities: however often it is asked, whoever
-//! asks beside it, and in whatever chunks its prompt is read. Where a part of the prompt was known
-//! its text is the same as well.
+//! asks beside it, in whatever chunks its prompt is read, and whatever part of it was known; under
+//! `clusterkv` ([`KEEPS_CLUSTERS`]) only if nothing of it was known.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -48,59 +48,107 @@ fn the_length_of_chunks_changes_no_bit() {
     }
 }
 
-/// Each of `n_rounds` asks at concurrency 1, 2 and 8, cold and with what is known. Returns how many
-/// answers there were.
-fn repeat(n_rounds: usize) -> usize {
+/// A model that answers under `preset`, with segments of 256 tokens where it has any, so that
+/// several of them end in a prompt.
+fn serve_policy(preset: &str) -> Served {
     let options = ServerOptions { n_slots: 8, ..ServerOptions::default() };
     let mut model = facts_of_model();
-    model.policy = model.policy.with_budget(128);
+    model.policy = preset.parse().map(longview_scheduler::PolicyOptions::new).expect("it");
+    if preset != "full" {
+        model.policy = model.policy.with_budget(128);
+    }
+    if ["longview", "clusterkv"].contains(&preset) {
+        model.policy.cluster_segment = Some(256);
+    }
     let served = begin_model(model, options, 64, Duration::ZERO);
     served.wait_until_ready();
+    served
+}
+
+/// Each of `n_rounds` asks at concurrency 1, 2 and 8, cold and with what is known: the beginning of
+/// another question about the same text, and then the question itself. Returns how many answers
+/// there were.
+fn repeat(preset: &str, n_rounds: usize, at_once: &[usize]) -> usize {
+    let served = serve_policy(preset);
     let body = asked(60, 22);
+    let other = {
+        let (text, facts) = document(60, 22);
+        question(&text, &facts[1])
+    };
     let mut cold = body.clone();
     cold["cache_prompt"] = json!(false);
-    let (mut answers, mut texts, mut n) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let (mut answers, mut n) = (BTreeSet::new(), 0);
+    let keeps_clusters = KEEPS_CLUSTERS.contains(&preset);
     for _ in 0..n_rounds {
-        for n_at_once in [1, 2, 8] {
-            for (body, is_cold) in [(&cold, true), (&body, false)] {
+        for &n_at_once in at_once {
+            served.post("/v1/completions", &other);
+            for (body, is_cold) in [(&body, false), (&cold, true)] {
                 let all: Vec<_> = thread::scope(|scope| {
                     let ask = || said(&served, body);
                     let threads: Vec<_> = (0..n_at_once).map(|_| scope.spawn(ask)).collect();
                     threads.into_iter().map(|thread| thread.join().expect("an answer")).collect()
                 });
                 n += all.len();
-                texts.extend(all.iter().map(|(text, _)| text.clone()));
-                if is_cold {
+                if is_cold || !keeps_clusters {
                     answers.extend(all);
                 }
             }
         }
     }
-    assert_eq!(answers.len(), 1, "{answers:?}");
-    assert_eq!(texts.len(), 1, "{texts:?}");
-    assert!(served.metric("longview:cached_tokens_total") > 1000.0);
+    assert_eq!(answers.len(), 1, "{preset}: {answers:?}");
+    assert!(served.metric("longview:cached_tokens_total") > 1000.0, "{preset}: nothing was known");
     n
 }
 
-/// `LONGVIEW_ROUNDS=46` makes 1,012 runs of it, which take minutes.
+/// All attention, and all presets that recall.
+const POLICIES: [&str; 9] = [
+    "full",
+    "clusterkv",
+    "longview",
+    "quest",
+    "infllm",
+    "ktransformers",
+    "loki",
+    "infinigen",
+    "lrqk",
+];
+
+/// Policies under which what is known may change an answer: clusters of a known beginning stay, and
+/// to make them anew would take longer than reading the question by far.
+const KEEPS_CLUSTERS: [&str; 1] = ["clusterkv"];
+
+/// 86 runs: the policies of documents at concurrency 1, 2 and 8, the others at 1 and 2. With
+/// `LONGVIEW_ROUNDS=6` all at each, 1,188 runs, which take minutes.
 #[test]
 fn a_request_has_one_answer_alone_beside_others_and_known() {
-    let n_rounds = std::env::var("LONGVIEW_ROUNDS").map_or(1, |n| n.parse().expect("a number"));
-    assert_eq!(repeat(n_rounds), 22 * n_rounds);
+    let n_rounds = std::env::var("LONGVIEW_ROUNDS").map(|n| n.parse().expect("a number"));
+    for preset in POLICIES {
+        let is_whole = n_rounds.is_ok() || ["clusterkv", "longview"].contains(&preset);
+        let at_once: &[usize] = if is_whole { &[1, 2, 8] } else { &[1, 2] };
+        let n_rounds = n_rounds.clone().unwrap_or(1);
+        let n = repeat(preset, n_rounds, at_once);
+        assert_eq!(n, 2 * n_rounds * at_once.iter().sum::<usize>(), "{preset}");
+    }
 }
 
-/// Under a policy that recalls nothing there is no index that could differ.
+/// The second turn of a conversation: behind an answer that was given, and read as a whole.
 #[test]
-fn what_was_known_changes_no_bit_where_all_is_attended() {
-    let served = serve_with(ServerOptions::default(), 64, Duration::ZERO);
-    let mut body = asked(60, 23);
-    body["policy"] = json!("full");
-    let mut answers = BTreeSet::new();
-    for _ in 0..3 {
-        answers.insert(said(&served, &body));
-        body["cache_prompt"] = json!(true);
+fn an_earlier_turn_with_its_answer_changes_no_bit() {
+    // Under the others clusters of the first turn stay in the second one.
+    for preset in POLICIES.into_iter().filter(|preset| !KEEPS_CLUSTERS.contains(preset)) {
+        let served = serve_policy(preset);
+        let (text, facts) = document(60, 23);
+        let first = question(&text, &facts[0]);
+        let answer = served.post("/v1/completions", &first).json();
+        let said_first = answer["choices"][0]["text"].as_str().expect("a text");
+        let turns = format!("{text}{}{said_first}.{}", facts[0].question, facts[1].question);
+        let mut body = question(&turns, &facts[2]);
+        body["logprobs"] = json!(2);
+        let known = said(&served, &body);
+        assert!(served.metric("longview:cached_tokens_total") > 300.0, "{preset}");
+        body["cache_prompt"] = json!(false);
+        assert_eq!(said(&served, &body), known, "{preset}");
     }
-    assert_eq!(answers.len(), 1, "{answers:?}");
 }
 
 /// Chunks become short while somebody waits for tokens, and only then.

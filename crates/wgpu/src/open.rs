@@ -172,6 +172,7 @@ impl WgpuBackend {
             overlaps: false,
             matvec_max_rows: 8,
             chunk_rows_are_alike: false,
+            orders_chunk_rows: false,
             kv_dtypes: vec![DType::F32, DType::F16, DType::BF16, DType::Q8],
             weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
             quant_types: QuantType::ALL.to_vec(),

@@ -138,6 +138,7 @@ impl<'a, B: Backend> OnDevice<'a, B> {
                 n_rows: rows.end - rows.start,
                 diagonal,
                 window: ChunkSpan::<B>::ALL,
+                order: None,
             }],
             out: ViewMut::all(&mut self.out),
             lse: ViewMut::all(&mut self.lse),

@@ -100,6 +100,7 @@ impl<B: Backend> Case<B> for ChunkCase {
                     n_rows: s as u32,
                     diagonal: s as i32 - t as i32,
                     window: ChunkSpan::<B>::ALL,
+                    order: None,
                 }],
                 out: ViewMut::all(&mut out),
                 lse: ViewMut::all(&mut lse),

@@ -43,6 +43,30 @@ fn what_was_appended_goes_on_to_the_bit() {
     }
 }
 
+/// The end of a prompt is clustered anew when it goes on, which moves its rows: the file has them
+/// in the order of tokens.
+#[test]
+fn a_prompt_that_goes_on_is_appended() {
+    for policy in policies() {
+        for host_rows in [HostRows::Plain, HostRows::EightBits] {
+            let shape = KvShape { host_rows, ..shape(DType::F16) };
+            let Ok(mut sim) = prefilled(shape.clone(), &policy, layouts()[0].1, PROMPT) else {
+                panic!("{}", policy.text())
+            };
+            let what = format!("{} {host_rows:?}", policy.text());
+            let mut file = save(&mut sim, &policy);
+            for n in [20, 3] {
+                sim.prefill(2, n);
+                assert!(append(&mut sim, &policy, &mut file), "{what}");
+                let mut twin = reopened(&sim, &file, &shape);
+                assert!(save(&mut twin, &policy) == save(&mut sim, &policy), "{what}");
+            }
+            let mut twin = reopened(&sim, &file, &shape);
+            go_on_alike(&mut sim, &mut twin, 6, &what);
+        }
+    }
+}
+
 fn clusters() -> PolicyOptions {
     let mut options = PolicyOptions::new(Preset::Clusterkv).with_budget(28);
     for (name, value) in [("window", "4"), ("cluster-tokens", "4"), ("recent", "8")] {
@@ -71,6 +95,12 @@ fn an_append_costs_what_is_appended() {
     assert!(append(&mut sim, &policy, &mut file));
     let entries = 80 * 600;
     assert!(file.len() - before < entries, "{} bytes for nothing", file.len() - before);
+    // A prompt that goes on costs its rows, the order of all, and the clusters that are made anew.
+    let before = file.len();
+    sim.prefill(2, 40);
+    assert!(append(&mut sim, &policy, &mut file));
+    let added = file.len() - before;
+    assert!(added < whole.len() / 2, "{added} of {}", whole.len());
 }
 
 /// Whenever an append ends: the file is as before, or as it should be.

@@ -390,7 +390,7 @@ impl Work<'_> {
         // Its last token is computed anew: a session ends with what the model says behind it.
         let known = common.min(self.ids.len() - 1);
         if known < session.n_tokens() {
-            block_on(session.truncate(known))?;
+            block_on(session.cut(known))?;
         }
         Ok((session, known))
     }

@@ -28,7 +28,7 @@ pub fn run<B: Backend>(
     let (ids, has_template) = prompt::encode(args, &engine, text)?;
     let known = prompt::known(&session, &ids, !text.talk().turns.is_empty())?;
     if known < session.n_tokens() {
-        block_on(session.truncate(known))?;
+        block_on(session.cut(known))?;
     }
     prefill(&mut engine, &mut session, &ids[known..], interrupt)?;
     let _guard = interrupt.cancel_with(session.cancel_token());

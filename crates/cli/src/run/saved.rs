@@ -176,7 +176,7 @@ pub fn read<B: Backend>(
 ) -> Result<Option<Interrupted>> {
     let known = prompt::known(session, ids, false)?;
     if known < session.n_tokens() {
-        block_on(session.truncate(known))?;
+        block_on(session.cut(known))?;
     }
     let rest = &ids[known..];
     let guard = interrupt.cancel_with(session.cancel_token());

@@ -4,9 +4,10 @@
 //! machine busy (decode with full attention), it is a KV head and a part of the keys. Both give the
 //! same bits: blocks merge the same parts in the same order.
 
-use longview_ops::{AttendChunk, AttendParams, ChunkSpan, DeviceBuffer, OpResult};
+use longview_ops::{AttendChunk, AttendParams, ChunkSpan, DeviceBuffer, Op, OpResult};
 
 use crate::backend::CpuBackend;
+use crate::indices::ensure_below;
 use crate::kernels::attend::{AttendBlock, PART, Queries, Rows};
 use crate::kernels::state::{Results, Target};
 use crate::partials::Partials;
@@ -28,6 +29,14 @@ const ENOUGH_ITEMS: usize = 16;
 /// Each span on its own, in order.
 pub(crate) fn run(queue: &mut Queue, d: AttendChunk<'_, CpuBackend>) -> OpResult<()> {
     d.check()?;
+    for span in d.spans {
+        let Some(order) = &span.order else { continue };
+        let run = span.row_start as usize..(span.row_start + span.n_rows) as usize;
+        for list in slice::<u32>(&order.rows).chunks_exact((order.stride as usize).max(1)) {
+            let limit = span.kv.row_limit(d.p.head_dim as usize);
+            ensure_below(Op::AttendChunk, "row", &list[run.clone()], limit)?;
+        }
+    }
     let q = slice::<f32>(&d.q);
     let (out, lse) = (slice_mut::<f32>(d.out), slice_mut::<f32>(d.lse));
     for span in d.spans {
@@ -104,7 +113,9 @@ impl Part<'_> {
         let (n_tokens, n_keys) = (self.span.q_len as usize, self.span.n_rows as usize);
         let (hq, hkv, dh) = (p.n_q_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
         let kv = self.span.kv;
-        let elements = &kv.buffer.elements::<E>()[kv.offset..];
+        let all = &kv.buffer.elements::<E>()[kv.offset..];
+        let order = self.span.order.as_ref();
+        let order = order.map(|order| (slice::<u32>(&order.rows), order.stride as usize));
         let isa = queue.team.isa();
         let cost = Cost::flop(4 * n_tokens * hq * n_keys * dh);
         let item_keys = cut.item_keys.unwrap_or(n_keys).max(1);
@@ -123,9 +134,15 @@ impl Part<'_> {
             let first = block * cut.block_tokens;
             let last = (first + cut.block_tokens).min(n_tokens);
             let end = n_keys.min(key + item_keys);
-            let row = E::row_len(dh);
-            let start = (head * kv.head_stride + self.span.row_start as usize + key) * row;
-            let n = end - key;
+            let (row, n) = (E::row_len(dh), end - key);
+            let first_row = self.span.row_start as usize + key;
+            let list = order.map(|(rows, stride)| &rows[head * stride + first_row..][..n]);
+            let rows = match list {
+                Some(_) => 0..kv.row_limit(dh),
+                None => first_row..first_row + n,
+            };
+            let start = head * kv.head_stride;
+            let elements = (start + rows.start) * row..(start + rows.end) * row;
             isa.run(AttendBlock {
                 queries: Queries {
                     q: &self.q[first * hq * dh..last * hq * dh],
@@ -136,13 +153,7 @@ impl Part<'_> {
                     head_dim: dh,
                     scale: p.scale,
                 },
-                rows: Rows::<E> {
-                    elements: &elements[start..start + n * row],
-                    list: None,
-                    weights: None,
-                    head_dim: dh,
-                    n,
-                },
+                rows: Rows::<E> { elements: &all[elements], list, weights: None, head_dim: dh, n },
                 diagonal: diagonal + first as i64 - key as i64,
                 hidden: hidden + first as i64 - key as i64,
                 target: target.of_part(key / PART),

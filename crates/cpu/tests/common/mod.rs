@@ -185,6 +185,7 @@ impl Rig {
                 n_rows,
                 diagonal,
                 window: ChunkSpan::<CpuBackend>::ALL,
+                order: None,
             }],
             out: ViewMut::all(&mut self.y),
             lse: ViewMut::all(&mut self.lse),

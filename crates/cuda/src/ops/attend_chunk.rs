@@ -1,7 +1,7 @@
 //! Launches `attend_chunk.cu`, and `attend_list.cu` where that is better or alone can.
 
 use longview_core::DType;
-use longview_ops::{AttendChunk, ChunkSpan, Op, OpResult};
+use longview_ops::{AttendChunk, ChunkSpan, Op, OpError, OpResult};
 
 use crate::args::Address;
 use crate::backend::CudaBackend;
@@ -47,6 +47,10 @@ pub(crate) fn run<D: Driver>(
     d: AttendChunk<'_, CudaBackend<D>>,
 ) -> OpResult<()> {
     d.check()?;
+    if d.spans.iter().any(|span| span.order.is_some()) {
+        let reason = "rows of a run are read in their order".to_owned();
+        return Err(OpError::Unsupported { backend: D::NAME, op: Op::AttendChunk, reason });
+    }
     check_width::<D>(Op::AttendChunk, d.p.head_dim)?;
     d.spans.iter().filter(|span| span.q_len > 0).try_for_each(|span| one(backend, &d, span))
 }

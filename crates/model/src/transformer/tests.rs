@@ -124,6 +124,7 @@ impl Attention<Ref> for FullAttention {
                 n_rows: span.first_pos.0 + span.len as u32,
                 diagonal: span.first_pos.0 as i32,
                 window: window.map_or(ChunkSpan::<Ref>::ALL, |tokens| tokens as u32),
+                order: None,
             })
             .collect();
         let n_tokens = batch.n_tokens();

@@ -12,7 +12,7 @@ use super::plan::{Buffers, Input, OutputPlan, Plan, Values};
 use crate::backend::Backend;
 use crate::capability::Capabilities;
 use crate::desc::{
-    AttendChunk, AttendList, AttendParams, ChunkSpan, ListSpan, LseMerge, LseMergeParams,
+    AttendChunk, AttendList, AttendParams, ChunkSpan, ListSpan, LseMerge, LseMergeParams, RowOrder,
 };
 use crate::error::OpResult;
 use crate::op::Op;
@@ -136,6 +136,8 @@ pub struct AttendChunkCase {
     pub mask: ChunkMask,
     /// Sequences.
     pub seqs: u32,
+    /// Whether a list says where rows lie.
+    pub ordered: bool,
     /// Whether the result is merged.
     pub accumulate: bool,
     /// What the queries are like.
@@ -153,6 +155,15 @@ struct ChunkSizes {
     window: u32,
 }
 
+impl ChunkSizes {
+    /// Lists of each head in which every row is once.
+    fn order(&self, rng: &mut SplitMix64, n_heads: u32) -> Vec<u32> {
+        (0..n_heads)
+            .flat_map(|_| rng.distinct(self.stride as usize, self.stride as usize))
+            .collect()
+    }
+}
+
 impl AttendChunkCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
@@ -160,6 +171,7 @@ impl AttendChunkCase {
             Self::add_sweeps(&Self::base(kv), &mut all);
             Self::add_mixed(&Self::base(kv), &mut all);
             Self::add_windows(&Self::base(kv), &mut all);
+            Self::add_ordered(&Self { ordered: true, ..Self::base(kv) }, &mut all);
         }
         all
     }
@@ -174,6 +186,7 @@ impl AttendChunkCase {
             kv,
             mask: ChunkMask::Causal,
             seqs: 1,
+            ordered: false,
             accumulate: false,
             query: QueryKind::Normal,
         }
@@ -259,6 +272,28 @@ impl AttendChunkCase {
         all.push(Self { t: 33, rows: 129, dh: 128, ..sharp });
     }
 
+    /// Rows that lie in another order: few queries and many, runs of several parts, heads of every
+    /// kernel.
+    fn add_ordered(base: &Self, all: &mut Vec<Self>) {
+        use ChunkMask::{Past, Window};
+        for (i, n) in EDGES.into_iter().enumerate() {
+            let accumulate = i % 2 == 1;
+            all.push(Self { t: n, rows: n + 13, accumulate, ..base.clone() });
+            all.push(Self { t: 3, rows: n, mask: Past, accumulate, ..base.clone() });
+        }
+        for dh in HEAD_DIMS {
+            HEADS
+                .into_iter()
+                .for_each(|(hq, hkv)| all.push(Self { t: 9, hq, hkv, dh, ..base.clone() }));
+        }
+        for (t, rows) in [(1, 1_100), (20, 1_100), (70, 600)] {
+            all.push(Self { t, rows, seqs: 2, dh: 64, ..base.clone() });
+            all.push(Self { t, rows, mask: Window(40), ..base.clone() });
+        }
+        all.push(Self { rows: 0, ..base.clone() });
+        all.push(Self { t: 0, ..base.clone() });
+    }
+
     fn heads(&self) -> Heads {
         Heads { hq: self.hq, hkv: self.hkv, dh: self.dh }
     }
@@ -300,6 +335,9 @@ impl fmt::Display for AttendChunkCase {
         let Self { t, rows, hq, hkv, dh, kv, mask, seqs, .. } = self;
         write!(f, "attend_chunk[t={t},hq={hq},hkv={hkv},dh={dh},rows={rows},kv={kv},seqs={seqs}")?;
         write!(f, ",{mask:?}")?;
+        if self.ordered {
+            write!(f, ",ordered")?;
+        }
         write_end(f, self.accumulate, self.query)
     }
 }
@@ -318,7 +356,9 @@ impl OpCase for AttendChunkCase {
     }
 
     fn elsewhere(&self, c: &Capabilities) -> Option<String> {
-        widened(c, self.kv)
+        let is_as_it_lies = self.ordered && !c.orders_chunk_rows;
+        let order = is_as_it_lies.then(|| "rows of a run are attended where they lie".to_owned());
+        order.or_else(|| widened(c, self.kv))
     }
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
@@ -327,8 +367,17 @@ impl OpCase for AttendChunkCase {
         let mut inputs = vec![Input::floats("q", q)];
         for s in &spans {
             let run = s.row_start..s.row_start + s.n_rows;
-            let rows = kv_rows(rng, self.hkv, s.stride, self.dh, |_, row| run.contains(&row));
+            let order = self.ordered.then(|| s.order(rng, self.hkv));
+            let is_read = |head: u32, row: u32| match &order {
+                Some(order) => {
+                    let listed = &order[(head * s.stride) as usize..];
+                    run.clone().any(|entry| listed[entry as usize] == row)
+                }
+                None => run.contains(&row),
+            };
+            let rows = kv_rows(rng, self.hkv, s.stride, self.dh, is_read);
             inputs.push(Input::kv("kv", self.kv, self.dh as usize, rows));
+            inputs.extend(order.map(|order| Input::ints("order", order)));
         }
         let named: Vec<_> = spans.iter().map(|s| s.q_start..s.q_start + s.q_len).collect();
         Plan {
@@ -346,17 +395,19 @@ impl OpCase for AttendChunkCase {
 
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
         let [out, lse] = exactly(&mut b.outputs);
-        let rows = b.inputs[1..].iter();
+        let of_span = if self.ordered { 2 } else { 1 };
+        let rows = b.inputs[1..].chunks_exact(of_span);
         let spans: Vec<_> = rows
             .zip(self.spans())
-            .map(|(kv, s)| ChunkSpan {
+            .map(|(inputs, s)| ChunkSpan {
                 q_start: s.q_start,
                 q_len: s.q_len,
-                kv: kv.kv(s.stride as usize),
+                kv: inputs[0].kv(s.stride as usize),
                 row_start: s.row_start,
                 n_rows: s.n_rows,
                 diagonal: s.diagonal,
                 window: s.window,
+                order: inputs.get(1).map(|order| RowOrder { rows: order.view(), stride: s.stride }),
             })
             .collect();
         backend.attend_chunk(AttendChunk {

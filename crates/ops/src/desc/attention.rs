@@ -62,7 +62,26 @@ pub struct ChunkSpan<'a, B: Storage> {
     /// Of these rows a query sees the last so many: those with `j + window > i + diagonal`.
     /// [`ChunkSpan::ALL`] hides none.
     pub window: u32,
+    /// Where the rows of the run lie, if not one behind the other. Only on backends whose
+    /// capabilities say [`orders_chunk_rows`](crate::Capabilities::orders_chunk_rows).
+    pub order: Option<RowOrder<'a, B>>,
 }
+
+/// Where the rows of a run lie: row j of it is row `rows[h, row_start + j]` of KV head h.
+pub struct RowOrder<'a, B: Storage> {
+    /// U32 `[Hkv, stride]`: row ids, each below the head stride of the rows.
+    pub rows: View<'a, B>,
+    /// Entries from one head's list to the next.
+    pub stride: u32,
+}
+
+impl<B: Storage> Clone for RowOrder<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Storage> Copy for RowOrder<'_, B> {}
 
 impl<B: Storage> ChunkSpan<'_, B> {
     /// A window that no run is longer than.
@@ -118,7 +137,13 @@ impl<B: Storage> AttendChunk<'_, B> {
             ensure(op, end <= u64::from(self.p.n_tokens), || {
                 format!("span {i}: tokens {}..{end} of {}", s.q_start, self.p.n_tokens)
             })?;
-            let rows = s.row_start as usize + s.n_rows as usize;
+            let mut rows = s.row_start as usize + s.n_rows as usize;
+            if let Some(order) = &s.order {
+                let stride = order.stride as usize;
+                reads(op, "order", &order.rows, DType::U32, self.p.n_kv_heads as usize * stride)?;
+                ensure(op, rows <= stride, || format!("span {i}: {rows} rows of {stride} listed"))?;
+                rows = s.kv.head_stride;
+            }
             ensure(
                 op,
                 s.kv.holds(self.p.n_kv_heads as usize, self.p.head_dim as usize, rows),

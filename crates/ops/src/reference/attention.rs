@@ -103,7 +103,10 @@ pub(super) fn attend_chunk(d: AttendChunk<'_, R>) -> OpResult<()> {
     for span in d.spans {
         for kv_head in (0..p.n_kv_heads).map(HeadId) {
             let run = span.row_start as usize..(span.row_start + span.n_rows) as usize;
-            let rows: Vec<_> = run.map(|row| kv_row(&span.kv, width, kv_head, row)).collect();
+            let rows: Vec<_> = ordered(span, width, kv_head, run)?
+                .into_iter()
+                .map(|row| kv_row(&span.kv, width, kv_head, row))
+                .collect();
             for i in 0..span.q_len as usize {
                 let seen = &rows[visible(i, span.diagonal, span.window, rows.len())];
                 for index in entries(&p, span.q_start as usize + i, kv_head) {
@@ -114,6 +117,21 @@ pub(super) fn attend_chunk(d: AttendChunk<'_, R>) -> OpResult<()> {
         }
     }
     Ok(())
+}
+
+/// Where the rows of a run lie.
+fn ordered(
+    span: &ChunkSpan<'_, R>,
+    width: usize,
+    head: HeadId,
+    run: Range<usize>,
+) -> OpResult<Vec<usize>> {
+    let Some(order) = &span.order else { return Ok(run.collect()) };
+    let listed = &ints(&order.rows)[head.index() * order.stride as usize..][run];
+    let rows = listed.to_vec();
+    let limit = span.kv.row_limit(width);
+    rows.iter().try_for_each(|row| below(Op::AttendChunk, "row", *row, limit))?;
+    Ok(rows)
 }
 
 /// One query token per span over the listed rows of each KV head.

@@ -35,6 +35,7 @@ impl ReferenceBackend {
             overlaps: false,
             matvec_max_rows: usize::MAX,
             chunk_rows_are_alike: true,
+            orders_chunk_rows: true,
             kv_dtypes: floats.iter().copied().chain([DType::Q8]).collect(),
             weight_dtypes: floats,
             quant_types: QuantType::ALL.to_vec(),

@@ -119,6 +119,14 @@ impl<B: Backend> RecordedQueries<B> {
         self.window.block() == window.block()
     }
 
+    /// As many of the first `n` tokens as a prompt may go on from: what is cut off leaves whole
+    /// blocks, or all that a finished prefill had.
+    pub fn known(&self, n: usize) -> usize {
+        let n = n.min(self.covered);
+        let is_whole = n == self.covered || n == self.saved_tokens;
+        if is_whole { n } else { n / self.window.block() * self.window.block() }
+    }
+
     /// Adds queries of `q`, F32 `[T, Hq, Dh]`. A step that is run again was added before; behind a
     /// gap nothing is added.
     pub fn add(

@@ -121,8 +121,7 @@ impl<B: Backend> LayerIndex<B> {
         Ok(self)
     }
 
-    /// The same index, empty, with up to `capacity` groups of `unit` clusters a head: of an index
-    /// that keeps mean values.
+    /// The same, empty, with up to `capacity` groups of `unit` clusters a head: of one with means.
     pub(crate) fn with_groups(
         mut self,
         backend: &B,
@@ -206,8 +205,7 @@ impl<B: Backend> LayerIndex<B> {
         Ok(())
     }
 
-    /// Drops the batches that reach beyond row `n_rows` and returns the number of rows still
-    /// indexed (`first_row` if none).
+    /// Drops batches that reach beyond row `n_rows`; the rows still indexed (`first_row` if none).
     pub fn truncate(&mut self, backend: &B, n_rows: usize, first_row: usize) -> OpResult<usize> {
         while self.batches.last().is_some_and(|(end, _)| *end > n_rows) {
             self.spare_counts.extend(self.batches.pop().map(|(_, counts)| counts));
@@ -240,6 +238,11 @@ impl<B: Backend> LayerIndex<B> {
         Ok(end)
     }
 
+    /// The row behind each run of rows that was indexed together, in their order.
+    pub(crate) fn run_ends(&self) -> impl Iterator<Item = usize> {
+        self.batches.iter().map(|(end, _)| *end)
+    }
+
     /// Lets steps choose only from the clusters `open` of head `h`, and from those made later.
     pub fn narrow(&mut self, backend: &B, h: usize, open: Vec<bool>) -> OpResult<()> {
         Arc::make_mut(&mut self.heads)[h].open = open;
@@ -260,8 +263,7 @@ impl<B: Backend> LayerIndex<B> {
         IndexRecord { width: self.width, is_coded: self.is_coded(), batches, heads }
     }
 
-    /// Takes in what a session file has, whose units cover the rows from `first_row` on; `false` if
-    /// it is not of this index.
+    /// Takes in what a session file has of rows from `first_row` on; `false` if of another index.
     pub(crate) fn load(
         &mut self,
         backend: &B,

@@ -40,7 +40,7 @@ pub(crate) use low_rank_decode::{DecodeStep, LowRankDecode};
 pub(crate) use observation::{Observation, Observer, Observers};
 pub(crate) use prompt_keys::PromptKeys;
 pub use recorded::Recorded;
-pub(crate) use recorded::RecordedChunk;
+pub(crate) use recorded::{EarlierPlaces, RecordedChunk};
 pub(crate) use records::{
     ClustersRecord, IndexRecord, LowRankRecord, ProjectionRecord, QueriesRecord,
 };

@@ -238,6 +238,7 @@ impl<'a, B: Backend> Observer<'a, B> {
                     n_rows: len as u32,
                     diagonal: (first as i64 - start as i64) as i32,
                     window: ChunkSpan::<B>::ALL,
+                    order: None,
                 }],
                 out: ViewMut::all(&mut out),
                 lse: ViewMut::all(&mut lse),

@@ -2,19 +2,40 @@
 //! last queries, and, only where a policy asked for them, sums of queries and the attention that
 //! every row received.
 
+use std::sync::Arc;
+
 use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, Gram, GramParams, OpResult, View, ViewMut};
 
 use super::importance::{AddedQueries, RecordedQueries};
-use crate::layout::{KvShape, LAST_QUERIES, LayerTensors};
+use crate::layout::{KvShape, LAST_QUERIES, LayerTensors, SUMMED_TOKENS};
 use crate::policy::LocalWindow;
+
+/// Tokens between two places to which the sums can be cut back.
+const EARLIER_EVERY: usize = 2_048;
+
+/// Tokens between two such places near the end, where most prompts about one document part: each
+/// takes memory and, on a device, a wait.
+const NEAR_EVERY: usize = 256;
+
+/// The last tokens that are near the end.
+const NEAR: usize = 1_024;
 
 /// What later policies need from prefill, recorded for every layer.
 pub struct Recorded<B: Backend> {
-    /// `sum q q^T` over tokens and the group's query heads, F32 `[Hkv, Dh, Dh]`.
+    /// `sum q q^T` over the first `SUMMED_TOKENS` tokens and the group's query heads, F32
+    /// `[Hkv, Dh, Dh]`.
     pub gram_q: B::Buffer,
     /// `sum k k^T`, F32 `[Hkv, Dh, Dh]`.
     pub gram_k: B::Buffer,
+    /// Tokens in these sums.
+    pub(crate) n_summed: usize,
+    /// Whether these are not the first ones alone, without a gap: a part of a prompt was cut off.
+    has_gap: bool,
+    /// The sums as they were earlier, so that a sequence can be cut back to there.
+    earlier: Vec<EarlierSums>,
+    /// Tokens behind which another prompt went on otherwise: the next one probably does as well.
+    parts_at: usize,
     /// The last queries of the last prefill, oldest first, `[n, Hq, Dh]` with n at most
     /// [`crate::LAST_QUERIES`].
     pub last_queries: Vec<f32>,
@@ -31,6 +52,24 @@ pub struct Recorded<B: Backend> {
     saved: Vec<f32>,
 }
 
+/// Both sums over the first tokens.
+#[derive(Clone, Debug)]
+struct EarlierSums {
+    n_tokens: usize,
+    /// Those of queries, then those of keys.
+    sums: Arc<[f32]>,
+}
+
+/// Places on the way through a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EarlierPlaces {
+    None,
+    /// Every [`EARLIER_EVERY`] tokens.
+    Few,
+    /// And every [`NEAR_EVERY`] of the last tokens.
+    Near,
+}
+
 /// A chunk of a prompt among the tokens of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordedChunk {
@@ -42,6 +81,8 @@ pub(crate) struct RecordedChunk {
     pub n_before: usize,
     /// Tokens of the same prompt that follow.
     pub remaining: usize,
+    /// Where the sums are to be had as they were on the way.
+    pub earlier: EarlierPlaces,
 }
 
 impl<B: Backend> Recorded<B> {
@@ -50,6 +91,10 @@ impl<B: Backend> Recorded<B> {
         Ok(Self {
             gram_q: backend.alloc(DType::F32, len, "sum of q q^T")?,
             gram_k: backend.alloc(DType::F32, len, "sum of k k^T")?,
+            n_summed: 0,
+            has_gap: false,
+            earlier: Vec::new(),
+            parts_at: 0,
             last_queries: Vec::new(),
             last_end: 0,
             mass: None,
@@ -111,31 +156,35 @@ impl<B: Backend> Recorded<B> {
         t: &LayerTensors<'_, B>,
         chunk: RecordedChunk,
     ) -> OpResult<()> {
-        let RecordedChunk { start, len, n_before, remaining } = chunk;
-        let (hq, hkv, d) = (shape.n_q_heads, shape.n_kv_heads, shape.head_dim);
-        let gram = |n_heads: usize, group: usize| GramParams {
-            n_tokens: len as u32,
-            n_heads: n_heads as u32,
-            group: group as u32,
-            head_dim: d as u32,
-        };
+        let RecordedChunk { start, len, n_before, remaining, earlier } = chunk;
+        let (hq, d) = (shape.n_q_heads, shape.head_dim);
+        let mut summed = 0;
+        let most = SUMMED_TOKENS.saturating_sub(n_before).min(len);
+        self.has_gap |= most > 0 && self.n_summed != n_before;
+        // Who asks the same again goes on from the last token but one.
+        let last = if remaining == 0 { most.saturating_sub(1) } else { 0 };
+        let every = if earlier == EarlierPlaces::Near { NEAR_EVERY } else { EARLIER_EVERY };
+        while summed < most {
+            let at = n_before + summed;
+            // Sums grow token by token, so where a call ends changes nothing.
+            let to_place = every - at % every;
+            let to_last = if summed < last { last - summed } else { most - summed };
+            let to_part = self.parts_at.checked_sub(at).filter(|n| *n > 0);
+            let n = to_place.min(to_last).min(to_part.unwrap_or(most));
+            self.add_sums(backend, shape, t, (start + summed, n))?;
+            summed += n;
+            self.n_summed = at + n;
+            let is_place = n == to_place || Some(n) == to_part || summed == last;
+            let is_kept = earlier != EarlierPlaces::None && self.n_summed < SUMMED_TOKENS;
+            if is_kept && is_place {
+                self.keep_earlier(backend).await?;
+            }
+        }
         // Offset and length of the chunk's tokens from the `skip`-th on.
         let part = |view: &View<'_, B>, heads: usize, skip: usize| {
             let at = view.offset + (start + skip) * heads * d;
             (at, (len - skip) * heads * d)
         };
-        let (at, n) = part(&t.q, hq, 0);
-        backend.gram(Gram {
-            p: gram(hq, hq / hkv),
-            x: View::part(t.q.buffer, at, n),
-            out: ViewMut::all(&mut self.gram_q),
-        })?;
-        let (at, n) = part(&t.k, hkv, 0);
-        backend.gram(Gram {
-            p: gram(hkv, 1),
-            x: View::part(t.k.buffer, at, n),
-            out: ViewMut::all(&mut self.gram_k),
-        })?;
         if let Some(queries) = &mut self.queries {
             let added = AddedQueries { start, len, position: n_before };
             queries.add(backend, shape, t.q, added)?;
@@ -156,6 +205,120 @@ impl<B: Backend> Recorded<B> {
             self.last_queries.drain(..excess);
         }
         Ok(())
+    }
+
+    /// Adds `n` tokens of a step to the sums, from token `first` of the step on.
+    fn add_sums(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        t: &LayerTensors<'_, B>,
+        (first, n): (usize, usize),
+    ) -> OpResult<()> {
+        let (hq, hkv, d) = (shape.n_q_heads, shape.n_kv_heads, shape.head_dim);
+        let gram = |n_heads: usize, group: usize| GramParams {
+            n_tokens: n as u32,
+            n_heads: n_heads as u32,
+            group: group as u32,
+            head_dim: d as u32,
+        };
+        let width = hq * d;
+        backend.gram(Gram {
+            p: gram(hq, hq / hkv),
+            x: View::part(t.q.buffer, t.q.offset + first * width, n * width),
+            out: ViewMut::all(&mut self.gram_q),
+        })?;
+        let width = hkv * d;
+        backend.gram(Gram {
+            p: gram(hkv, 1),
+            x: View::part(t.k.buffer, t.k.offset + first * width, n * width),
+            out: ViewMut::all(&mut self.gram_k),
+        })
+    }
+
+    /// Keeps the sums as they are, unless they are kept: a cut may come back to here.
+    pub(crate) async fn keep_earlier(&mut self, backend: &B) -> OpResult<()> {
+        if self.may_keep_earlier() {
+            let (q, k) = self.sums(backend).await?;
+            self.push_earlier(q.into_iter().chain(k).collect());
+        }
+        Ok(())
+    }
+
+    /// The same of sums that were loaded just now: their host copies are at hand.
+    pub(crate) fn keep_loaded(&mut self) {
+        if self.may_keep_earlier() {
+            self.push_earlier(self.saved.as_slice().into());
+        }
+    }
+
+    fn may_keep_earlier(&self) -> bool {
+        let n_tokens = self.n_summed;
+        let is_kept = self.earlier.iter().any(|earlier| earlier.n_tokens == n_tokens);
+        n_tokens > 0 && !self.has_gap && !is_kept
+    }
+
+    fn push_earlier(&mut self, sums: Arc<[f32]>) {
+        let n_tokens = self.n_summed;
+        // Of the ends of prompts, the last one counts.
+        self.earlier.retain(|earlier| {
+            let is_end = earlier.n_tokens + 1 == n_tokens;
+            let is_near =
+                earlier.n_tokens.is_multiple_of(NEAR_EVERY) && earlier.n_tokens + NEAR > n_tokens;
+            let is_place = is_near || earlier.n_tokens.is_multiple_of(EARLIER_EVERY);
+            is_end || is_place || earlier.n_tokens == self.parts_at
+        });
+        self.earlier.push(EarlierSums { n_tokens, sums });
+    }
+
+    /// Says that another prompt goes on otherwise behind `n` tokens: the sums are kept as they are
+    /// there.
+    pub(crate) fn part_at(&mut self, n: usize) {
+        self.parts_at = n;
+    }
+
+    /// As many of the first `n` tokens as have sums that are known.
+    pub(crate) fn sums_known(&self, n: usize) -> usize {
+        if n >= self.n_summed && !self.has_gap {
+            return n;
+        }
+        let earlier = self.earlier.iter().map(|earlier| earlier.n_tokens);
+        earlier.filter(|earlier| *earlier <= n).max().unwrap_or(0)
+    }
+
+    /// Whether the last queries are those before token `n`.
+    pub(crate) fn has_last_queries(&self, shape: &KvShape, n: usize) -> bool {
+        let all = LAST_QUERIES.min(n) * shape.n_q_heads * shape.head_dim;
+        self.last_end == n && self.last_queries.len() == all
+    }
+
+    /// The sequence is cut back to `n` tokens: so are the sums, where they are known. Otherwise
+    /// they stay those of more tokens.
+    pub(crate) fn cut_sums(&mut self, backend: &B, n: usize) -> OpResult<()> {
+        if n >= self.n_summed {
+            return Ok(());
+        }
+        let known = self.sums_known(n);
+        self.earlier.retain(|earlier| earlier.n_tokens <= n);
+        let earlier = self.earlier.iter().find(|earlier| earlier.n_tokens == known);
+        let zero = (n == 0).then(|| vec![0.0; self.saved.len()].into());
+        let sums = earlier.map(|earlier| Arc::clone(&earlier.sums)).or(zero);
+        self.has_gap = sums.is_none();
+        if let Some(sums) = sums {
+            let (q, k) = sums.split_at(self.gram_q.len());
+            self.load_sums(backend, q, k)?;
+            self.n_summed = known;
+        } else {
+            self.n_summed = n;
+        }
+        Ok(())
+    }
+
+    /// The earlier sums of the layer that this one goes on from, which has the same ones now.
+    pub(crate) fn share_sums(&mut self, other: &Self) {
+        (self.n_summed, self.has_gap) = (other.n_summed, other.has_gap);
+        self.parts_at = other.parts_at;
+        self.earlier.clone_from(&other.earlier);
     }
 
     /// What every row received from all queries of the prompt, `[Hq, capacity]`; `None` where that
@@ -235,8 +398,13 @@ mod tests {
 
     /// The tokens of a prompt, as a step of its own with one token of somebody else before them.
     fn prompt(backend: &R, recorded: &mut Recorded<R>, tokens: Range<usize>, remaining: usize) {
-        let chunk =
-            RecordedChunk { start: 1, len: tokens.len(), n_before: tokens.start, remaining };
+        let chunk = RecordedChunk {
+            start: 1,
+            len: tokens.len(),
+            n_before: tokens.start,
+            remaining,
+            earlier: EarlierPlaces::Near,
+        };
         Tokens::new(backend, std::iter::once(777).chain(tokens)).add(backend, recorded, chunk);
     }
 

@@ -19,3 +19,7 @@ pub(crate) use segments::segment_rows;
 
 /// Queries that a prefill records for policies that come later.
 pub const LAST_QUERIES: usize = 128;
+
+/// First tokens of a sequence whose queries and keys are summed: what later ones are compared by
+/// then stays as it is, however long the sequence becomes.
+pub const SUMMED_TOKENS: usize = 8_192;

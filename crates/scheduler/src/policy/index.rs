@@ -2,7 +2,7 @@
 
 use longview_ops::{BlockSummary, Distance, PoolKind, Pooling};
 
-use super::limits::{FLUSH_STEPS, INDEX_SEGMENT};
+use super::limits::{FLUSH_STEPS, INDEX_SEGMENT, LAST_RUN, ONE_RUN, TWO_RUNS};
 use super::options::{Importance, LrqkInit, LrqkOrder};
 
 /// The index of a policy that recalls.
@@ -170,6 +170,62 @@ impl Index {
         self.unit() - 1 + FLUSH_STEPS
     }
 
+    /// Rows behind the sinks that the index of a prompt covers, of `n` that are not recent ones.
+    pub fn covers(&self, n: usize) -> usize {
+        if n < self.window { 0 } else { n / self.unit() * self.unit() }
+    }
+
+    /// Rows of the run that begins behind the first `done` of `n` rows of a prompt that are
+    /// indexed. Rows of a run are clustered together. Where runs end follows from `n` alone, and a
+    /// prompt that is a little longer has the same runs but for the last, small ones.
+    ///
+    /// Whole segments come first. Where clusters alone are chosen, the rest is one run, since
+    /// clusters of parts cost answers ([`Index::keeps_runs`]). Else up to 2,048 rows are one
+    /// run, and up to 16,384 are two, of which the first has a multiple of an eighth of the largest
+    /// power of two in the rest. More goes in powers of two, the largest first, and less than 1,024
+    /// at last.
+    ///
+    /// Most of a short rest has to be one run: in a small one fewer tokens are alike, which costs
+    /// answers. Of a longer one half is enough, and takes less time to be made anew.
+    pub fn run(&self, n: usize, done: usize) -> usize {
+        let left = n - done;
+        if self.segment > 0 && left >= self.segment {
+            return self.segment;
+        }
+        if self.keeps_runs() {
+            return left;
+        }
+        // Behind whole segments.
+        let rest = if self.segment > 0 { n % self.segment } else { n };
+        if rest <= TWO_RUNS {
+            let step = if rest <= ONE_RUN { rest } else { (1 << rest.ilog2()) / 8 };
+            return if left == rest { rest / step * step } else { left };
+        }
+        if left < LAST_RUN { left } else { 1 << left.ilog2() }
+    }
+
+    /// Whether runs stay that were made when a prompt ended, also where it goes on or a question is
+    /// taken back, and rows behind them become runs of their own. So it is where clusters alone are
+    /// chosen: a whole prompt is one run there, and to make it anew for each question takes a
+    /// second for 8,000 tokens, and with the square of the length for more. What such a policy says
+    /// of a prompt depends on where known beginnings of it ended.
+    pub fn keeps_runs(&self) -> bool {
+        matches!(self.kind, IndexKind::Clusters(_)) && self.tokens().is_none()
+    }
+
+    /// The end of the first runs of `ends` that a prompt of which `n` rows behind `first` are
+    /// indexed has as well.
+    pub fn common_runs(&self, first: usize, n: usize, ends: impl Iterator<Item = usize>) -> usize {
+        let mut common = first;
+        for end in ends {
+            if common >= first + n || end != common + self.run(n, common - first) {
+                break;
+            }
+            common = end;
+        }
+        common
+    }
+
     /// Rows that are indexed together are a multiple of this.
     pub fn unit(&self) -> usize {
         match self.kind {
@@ -192,6 +248,16 @@ impl Index {
     /// Whether the host fits the index's space to every step.
     pub fn adapts(&self) -> bool {
         matches!(self.kind, IndexKind::Tokens(TokenConfig { adapts: true, .. }))
+    }
+
+    /// How single tokens are compared, where they are: all of them, or those in opened clusters.
+    pub fn tokens(&self) -> Option<TokenConfig> {
+        match self.kind {
+            IndexKind::Tokens(tokens) => Some(tokens),
+            IndexKind::Clusters(_) | IndexKind::Blocks(_) => {
+                self.two_stage().map(|two_stage| two_stage.tokens)
+            }
+        }
     }
 
     /// The second stage of a selection among clusters, if there is one.
@@ -227,6 +293,14 @@ impl Index {
         self.schedule == Schedule::EVERY && !self.adapts() && self.two_stage().is_none()
     }
 
+    /// Whether blocks are made, or chosen from, by the attention that their keys received: then
+    /// those of a prompt are other ones once it goes on.
+    pub fn observes(&self) -> bool {
+        let asks =
+            |blocks: BlockConfig| blocks.summary == BlockSummary::Top || blocks.preselect.is_some();
+        matches!(self.kind, IndexKind::Blocks(blocks) if asks(blocks))
+    }
+
     /// The tokens behind a key whose queries say how much it represents its block, where prefill
     /// records sums of queries for that; `recent` tokens are always attended.
     pub fn local_window(&self, recent: usize) -> Option<LocalWindow> {
@@ -247,10 +321,15 @@ impl Index {
         }
     }
 
+    /// Most runs of a prompt of `context` tokens.
+    fn max_runs(&self, context: usize) -> usize {
+        let segment = if self.segment == 0 { INDEX_SEGMENT } else { self.segment };
+        context / segment + 1 + (context / LAST_RUN + 1).ilog2() as usize
+    }
+
     /// Most runs of rows of `context` tokens that are indexed one after the other.
     pub fn max_batches(&self, context: usize) -> usize {
-        let segment = if self.segment == 0 { INDEX_SEGMENT } else { self.segment };
-        context / self.window + context / segment + 3
+        context / self.window + self.max_runs(context) + 3
     }
 
     /// Most groups of `of` clusters: every batch ends with one that may have fewer.
@@ -258,7 +337,7 @@ impl Index {
         self.max_units(context) / of + self.max_batches(context)
     }
 
-    /// Most clusters, blocks or tokens that an index of `context` tokens has: segments and windows
+    /// Most clusters, blocks or tokens that an index of `context` tokens has: runs and windows
     /// round up, and a split adds at most one cluster for each `max_cluster / 2` tokens.
     pub fn max_units(&self, context: usize) -> usize {
         match self.kind {
@@ -267,12 +346,12 @@ impl Index {
                 let clusters = context as u64 * c.window_clusters as u64;
                 let by_density = clusters.div_ceil(self.window as u64) as usize;
                 let splits = context.div_ceil(c.max_cluster).saturating_mul(2);
-                let windows = context.div_ceil(self.window) + 1;
+                let runs = (context.div_ceil(self.window) + 1).max(self.max_runs(context));
                 context
                     .div_ceil(c.cluster_tokens)
                     .max(by_density)
                     .saturating_add(splits)
-                    .saturating_add(windows)
+                    .saturating_add(runs)
             }
             IndexKind::Blocks(blocks) => context / blocks.block + 1,
             IndexKind::Tokens(_) => context,
@@ -413,6 +492,95 @@ mod tests {
         assert_eq!(widths(Rank::Given(None)), [32, 4, 1], "a quarter, even, at most the head");
         assert_eq!(widths(Rank::Given(Some(6))), [6, 6, 1]);
         assert_eq!(widths(Rank::Tolerance(0.1)), [128, 10, 1]);
+    }
+
+    /// Where the runs of a prompt end of which `n` rows are indexed.
+    fn run_ends(index: &Index, n: usize) -> Vec<usize> {
+        let mut ends = vec![0];
+        while ends[ends.len() - 1] < n {
+            let done = ends[ends.len() - 1];
+            ends.push(done + index.run(n, done));
+        }
+        ends.split_off(1)
+    }
+
+    #[test]
+    fn a_short_prompt_is_one_run_or_two() {
+        let whole = two_stages();
+        let segments = Index { segment: 8_192, ..whole };
+        for index in [whole, segments] {
+            for n in [1, 19, 320, 2_047, 2_048] {
+                assert_eq!(run_ends(&index, n), [n]);
+            }
+            assert_eq!(run_ends(&index, 2_049), [2_048, 2_049]);
+            assert_eq!(run_ends(&index, 4_095), [3_840, 4_095]);
+            assert_eq!(run_ends(&index, 8_100), [7_680, 8_100]);
+        }
+        assert_eq!(run_ends(&whole, 8_192), [8_192]);
+        assert_eq!(run_ends(&whole, 16_383), [15_360, 16_383]);
+        for n in 2_049..=16_384 {
+            let first = run_ends(&whole, n)[0];
+            assert!(first > n - n / 8 - 1, "{n}: {first}");
+        }
+    }
+
+    #[test]
+    fn where_clusters_alone_are_chosen_what_is_behind_segments_is_one_run() {
+        let whole = index(clusters(None));
+        let segments = Index { segment: 8_192, ..whole };
+        for n in [1, 8_100, 16_384, 32_000] {
+            assert_eq!(run_ends(&whole, n), [n]);
+        }
+        assert_eq!(run_ends(&segments, 24_000), [8_192, 16_384, 24_000]);
+        // Also behind runs of a prompt that went on.
+        assert_eq!(whole.run(1_400, 900), 500);
+        assert_eq!(segments.run(24_100, 9_000), 8_192);
+        assert!(whole.keeps_runs() && segments.keeps_runs() && !two_stages().keeps_runs());
+        assert!(!index(IndexKind::Blocks(BLOCKS)).keeps_runs());
+        assert!(!index(IndexKind::Tokens(TOKENS)).keeps_runs());
+    }
+
+    #[test]
+    fn a_long_prompt_has_segments_and_powers_of_two() {
+        let whole = two_stages();
+        assert_eq!(run_ends(&whole, 16_385), [16_384, 16_385]);
+        assert_eq!(run_ends(&whole, 32_000), [16_384, 24_576, 28_672, 30_720, 31_744, 32_000]);
+        let segments = Index { segment: 8_192, ..whole };
+        assert_eq!(run_ends(&segments, 8_193), [8_192, 8_193]);
+        let n = 2 * 8_192;
+        assert_eq!(run_ends(&segments, n + 1_023), [8_192, n, n + 1_023]);
+        assert_eq!(run_ends(&segments, n + 3_500), [8_192, n, n + 3_328, n + 3_500]);
+    }
+
+    #[test]
+    fn a_prompt_that_goes_on_keeps_the_runs_that_the_longer_one_has() {
+        let segments = Index { segment: 8_192, ..two_stages() };
+        let common = |index: &Index, n: usize, longer: usize| {
+            let ends = run_ends(index, n).into_iter().map(|end| 7 + end);
+            index.common_runs(7, longer, ends) - 7
+        };
+        let whole = two_stages();
+        assert_eq!(common(&whole, 1_000, 1_001), 0);
+        assert_eq!(common(&whole, 12_500, 12_600), 12_288);
+        assert_eq!(common(&whole, 12_500, 13_400), 0);
+        assert_eq!(common(&whole, 30_000, 30_700), 29_696);
+        assert_eq!(common(&whole, 30_000, 31_000), 28_672);
+        assert_eq!(common(&segments, 100_000, 101_000), 98_304);
+        assert_eq!(common(&segments, 100_000, 100_100), 98_304);
+        assert_eq!(common(&segments, 101_500, 101_600), 98_304 + 3_072);
+        assert_eq!(common(&segments, 100_000, 100_000), 100_000);
+        assert_eq!(common(&segments, 9_000, 5_000), 0);
+    }
+
+    #[test]
+    fn as_many_runs_are_made_room_for_as_there_are() {
+        for segment in [0, 300, 8_192] {
+            let index = Index { segment, window: 1 << 20, ..two_stages() };
+            for n in (1..70_000).step_by(997).chain([2_047, 16_383, 32_767, 65_535]) {
+                let most = (1..=n).rev().take(1_100).map(|n| run_ends(&index, n).len()).max();
+                assert!(most.unwrap_or(0) <= index.max_runs(n), "{segment} {n}: {most:?}");
+            }
+        }
     }
 
     #[test]

@@ -29,6 +29,17 @@ pub const WHOLE_PROMPT_CONTEXT: usize = 32_768;
 /// into a small device beside everything else.
 pub const INDEX_SEGMENT: usize = 8_192;
 
+/// A prompt of up to so many rows is clustered as a whole, and again when it goes on: that takes
+/// less time than reading a question.
+pub(super) const ONE_RUN: usize = 2_048;
+
+/// A prompt of up to so many rows is clustered in two runs, of which the second one is at most an
+/// eighth: again, because a larger share costs answers.
+pub(super) const TWO_RUNS: usize = 16_384;
+
+/// Fewer rows than this at the end of a longer prompt are clustered in one run.
+pub(super) const LAST_RUN: usize = 1_024;
+
 /// Tokens, blocks or clusters of something that may be empty.
 pub(super) const ANY_TOKENS: ValueRange = ValueRange::whole(0, MAX_CONTEXT);
 

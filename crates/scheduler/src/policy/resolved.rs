@@ -3,12 +3,12 @@
 use longview_core::LayerId;
 use longview_ops::Pooling;
 
-use super::budget::Budget;
+use super::budget::{Budget, HeadBudgets};
 use super::index::{Index, LocalWindow};
 use super::left_out::{AttentionBound, Residual};
 use super::options::Positions;
 use super::preset::Preset;
-use super::residency::{Eviction, Residency};
+use super::residency::{Eviction, Residency, Statistic};
 use crate::layout::{DeviceLayout, KvShape, LayerMode};
 
 /// A validated policy.
@@ -121,6 +121,21 @@ impl Policy {
     /// records sums of queries for that.
     pub fn local_window(&self) -> Option<LocalWindow> {
         self.index.and_then(|index| index.local_window(self.recent))
+    }
+
+    /// Whether its index is made from sums over queries and keys of the prompt.
+    pub fn needs_sums(&self) -> bool {
+        self.index.is_some_and(|index| index.tokens().is_some())
+    }
+
+    /// Whether what it keeps or compares follows from the attention of a prompt's last queries.
+    pub fn needs_last_queries(&self) -> bool {
+        let observes = matches!(self.budget.heads, HeadBudgets::Ada { .. });
+        let kept = self.residency.kept().map(|kept| kept.statistic);
+        let blocks = self.index.is_some_and(|index| index.observes());
+        (observes && self.residency.recalls())
+            || matches!(kept, Some(Statistic::LastQueries(_)))
+            || (blocks && self.local_window().is_none())
     }
 
     /// Whether prefill must compute the attention of all queries, which sparse prefill does not.

@@ -118,6 +118,7 @@ impl<B: Backend> Sequence<B> {
     pub fn accept_drafted(&mut self) {
         assert!(self.n_drafted > 0, "no drafted token is left");
         self.n_drafted -= 1;
+        self.know_decoded();
         self.n_tokens += 1;
         if self.writeback.is_empty() {
             self.submit_windows();

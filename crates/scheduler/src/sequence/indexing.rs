@@ -7,7 +7,7 @@ use longview_core::{LayerId, SplitMix64};
 use longview_ops::{Backend, BlockSummary, Distance, KvView, Pooling};
 
 use super::kv_sequence::Sequence;
-use super::layer_state::Layer;
+use super::layer_state::{Layer, LayerState};
 use super::policy_change::no_query_sums;
 use crate::error::SchedulerError;
 use crate::eviction::{best, head_capacities};
@@ -21,6 +21,14 @@ use crate::store::{LayerRows, ReadParts, RowRange};
 /// The mass of rows that become part of an index, `[Hkv, n]`, from the first that is not indexed
 /// on; empty where it does not matter.
 pub(super) type RowMass = Vec<f32>;
+
+/// Where rows come from that become part of an index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowsOf {
+    Prompt,
+    /// Decoded tokens.
+    Window,
+}
 
 impl<B: Backend> Sequence<B> {
     /// One job per recall layer, so that clustering a decode window allocates nothing.
@@ -36,7 +44,7 @@ impl<B: Backend> Sequence<B> {
         let window = index.window.min(self.shape.capacity);
         let mut jobs = Vec::with_capacity(n_recall);
         for _ in 0..n_recall {
-            let task = self.task(&index, first.unwrap_or_default(), 0, window);
+            let task = self.task(&index, first.unwrap_or_default(), (0, window), RowsOf::Window);
             let mut job = Box::new(ClusterJob::new(task));
             job.reserve(&*self.backend)?;
             jobs.push(job);
@@ -51,8 +59,8 @@ impl<B: Backend> Sequence<B> {
         &self,
         index: &Index,
         layer: LayerId,
-        row_start: usize,
-        n_points: usize,
+        (row_start, n_points): (usize, usize),
+        rows: RowsOf,
     ) -> ClusterTask {
         let plain = |kind: TaskKind, n_clusters: usize| ClusterTask {
             layer,
@@ -70,10 +78,9 @@ impl<B: Backend> Sequence<B> {
         };
         match index.kind {
             IndexKind::Clusters(c) => {
-                let n_clusters = if n_points == index.window {
-                    c.window_clusters
-                } else {
-                    n_points.div_ceil(c.cluster_tokens)
+                let n_clusters = match rows {
+                    RowsOf::Window => c.window_clusters,
+                    RowsOf::Prompt => n_points.div_ceil(c.cluster_tokens),
                 };
                 ClusterTask {
                     distance: c.distance,
@@ -96,9 +103,15 @@ impl<B: Backend> Sequence<B> {
 
     /// Hands the `n` rows of `layer` behind those that were submitted to the worker. `mass` says
     /// how much each of their keys counts, where that matters.
-    pub(super) fn submit(&mut self, index: &Index, layer: LayerId, n: usize, mass: RowMass) {
+    pub(super) fn submit(
+        &mut self,
+        index: &Index,
+        layer: LayerId,
+        (n, rows): (usize, RowsOf),
+        mass: RowMass,
+    ) {
         let row_start = self.layers[layer].n_submitted;
-        let task = self.task(index, layer, row_start, n);
+        let task = self.task(index, layer, (row_start, n), rows);
         // Spare jobs are for decode windows; the larger ones of prefill come and go.
         let spare = self.spare_jobs.pop_if(|spare| spare.capacity() >= n);
         let mut job = match spare {
@@ -241,9 +254,66 @@ impl<B: Backend> Sequence<B> {
         if index.segment == 0 || self.layers[layer].recall().is_none() {
             return Ok(());
         }
-        while n_rows >= self.layers[layer].n_submitted + index.segment + self.policy.recent {
+        self.drop_short_runs(&index, layer, n_rows).await?;
+        while n_rows >= self.layers[layer].n_submitted + index.segment + self.policy.recent
+            && self.ends_with_segment(&index, layer)
+        {
             self.apply_outstanding(layer).await?;
-            self.submit(&index, layer, index.segment, RowMass::new());
+            self.submit(&index, layer, (index.segment, RowsOf::Prompt), RowMass::new());
+        }
+        Ok(())
+    }
+
+    /// Whether a further segment may come behind what is indexed of `layer`, or being so: behind
+    /// whole segments, and where runs are kept behind any.
+    fn ends_with_segment(&self, index: &Index, layer: LayerId) -> bool {
+        let behind_sinks = self.layers[layer].n_submitted.saturating_sub(self.policy.sinks);
+        index.keeps_runs() || (index.segment > 0 && behind_sinks.is_multiple_of(index.segment))
+    }
+
+    /// Where a prompt goes on behind one that had ended: once its rows fill the segment in which
+    /// that one ended, the runs that were made of them go.
+    async fn drop_short_runs(
+        &mut self,
+        index: &Index,
+        layer: LayerId,
+        n_rows: usize,
+    ) -> Result<(), SchedulerError> {
+        let (state, first) = (&self.layers[layer], self.policy.sinks);
+        let Some(recall) = state.recall() else { return Ok(()) };
+        if index.keeps_runs() || state.n_submitted > state.n_indexed {
+            return Ok(());
+        }
+        let n_whole = state.n_indexed.saturating_sub(first) / index.segment * index.segment;
+        let whole = index.common_runs(first, n_whole, recall.index.run_ends());
+        if whole < state.n_indexed && n_rows >= whole + index.segment + self.policy.recent {
+            self.cut_index(layer, whole).await?;
+        }
+        Ok(())
+    }
+
+    /// Dissolves the units of a layer behind row `end`; rows behind those that stay are in token
+    /// order again.
+    pub(super) async fn cut_index(
+        &mut self,
+        layer: LayerId,
+        end: usize,
+    ) -> Result<(), SchedulerError> {
+        let state = &mut self.layers[layer];
+        let indexed_before = state.n_indexed;
+        let LayerState::Recall(recall) = &mut state.state else { return Ok(()) };
+        state.n_indexed = recall.index.truncate(&*self.backend, end, self.policy.sinks)?;
+        state.n_submitted = state.n_indexed;
+        recall.forget_selection();
+        // With two stages the caches hold tokens: `cut_tokens`.
+        if recall.tokens.is_none() {
+            recall.resize_caches();
+        }
+        let (indexed, selection) = (state.n_indexed, recall.selection);
+        self.restore_token_order(layer, indexed);
+        self.cut_tokens(layer).await?;
+        if let Some(path) = self.recall.as_mut().filter(|_| indexed < indexed_before) {
+            path.forget_cached(&*self.backend, selection)?;
         }
         Ok(())
     }
@@ -379,7 +449,7 @@ impl<B: Backend> Sequence<B> {
                 let one = |head: usize| &mass[head * (end - first) + start - first..][..n];
                 (0..heads).flat_map(|head| one(head).iter().copied()).collect()
             });
-            self.submit(index, layer, n, part.unwrap_or_default());
+            self.submit(index, layer, (n, RowsOf::Prompt), part.unwrap_or_default());
             self.apply_outstanding(layer).await?;
         }
         Ok(())
@@ -396,8 +466,7 @@ impl<B: Backend> Sequence<B> {
         let first = self.layers[layer].n_indexed;
         let preselect = blocks.preselect;
         let queries = preselect.map_or(LAST_QUERIES, |p| p.queries);
-        let asks = blocks.summary == BlockSummary::Top || preselect.is_some();
-        let mass = if !asks {
+        let mass = if !index.observes() {
             None
         } else if let Some(window) = self.policy.local_window() {
             let recorded = self.layers[layer].recorded.queries.as_ref();
@@ -449,7 +518,7 @@ impl<B: Backend> Sequence<B> {
     pub(super) fn submit_window(&mut self, layer: LayerId) {
         let Some(index) = self.policy.index else { return };
         if let Some(mass) = self.window_mass(&index, layer) {
-            self.submit(&index, layer, index.window, mass);
+            self.submit(&index, layer, (index.window, RowsOf::Window), mass);
         }
     }
 

@@ -12,6 +12,7 @@ use longview_ops::{Backend, KvView, OpError};
 
 use super::coded_slots::CodedSlots;
 use super::exact_rows::{ExactRows, exact_layout};
+use super::known_tokens::KnownTokens;
 use super::layer_state::{Layer, LayerState};
 use super::options::{HostStoreKind, Placement, SequenceOptions};
 use super::sparse_means::{self, BlockCounts, SparsePrefill};
@@ -68,6 +69,8 @@ pub struct Sequence<B: Backend> {
     pub(super) n_tokens: usize,
     /// Drafted tokens behind them, whose rows are there and which nobody has accepted.
     pub(super) n_drafted: usize,
+    /// First tokens that are known as a prompt read at once would have them.
+    pub(super) known: KnownTokens,
     /// How their keys and values were computed.
     pub(super) was_read: PrefillMode,
     /// Only while a prompt is read sparsely.
@@ -233,6 +236,7 @@ impl<B: Backend> Sequence<B> {
             ending: None,
             n_tokens: 0,
             n_drafted: 0,
+            known: KnownTokens::default(),
             was_read: PrefillMode::Exact,
             sparse: None,
             block_counts: BlockCounts::default(),
@@ -374,6 +378,7 @@ impl<B: Backend> Sequence<B> {
                 self.keep_prompt_keys(layer, first..first + len);
                 self.submit_segments(layer, first + len).await?;
             }
+            self.known.read(self.n_tokens, len);
             self.n_tokens += len;
         }
         Ok(())
@@ -566,6 +571,7 @@ impl<B: Backend> Sequence<B> {
         if verdict == StepVerdict::RunAgain {
             self.writeback.clear();
             self.n_tokens -= 1;
+            self.known.cut(self.n_tokens);
             for positions in self.layers.iter_mut().flat_map(|layer| &mut layer.positions) {
                 positions.truncate(self.n_tokens);
             }

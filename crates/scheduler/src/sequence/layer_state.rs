@@ -67,6 +67,9 @@ pub struct Recall<B: Backend> {
     /// The space in which tokens are compared with queries; only for indexes of tokens, once a
     /// prompt was read.
     pub(super) projection: Option<LayerProjection<B>>,
+    /// Tokens in the sums that it was made of, and rows that its codes were fitted to, where it has
+    /// codes.
+    pub(super) projected: (usize, usize),
     /// B of each head, where they differ.
     pub(super) budgets: Option<Vec<usize>>,
     /// Device cache of each KV head; only where the host looks rows up.
@@ -202,6 +205,7 @@ impl<B: Backend> Recall<B> {
             tokens,
             bounds,
             projection: None,
+            projected: (0, 0),
             budgets: None,
             caches,
             selection: setup.selection,

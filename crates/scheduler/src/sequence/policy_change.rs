@@ -74,12 +74,11 @@ impl<B: Backend> Sequence<B> {
         self.finish_prefill().await
     }
 
-    /// Puts rows back into token order where the policy needs that.
+    /// Puts rows back into token order, also where the policy attends to all of them: sums of
+    /// attention have the bits of their order.
     pub(super) fn sort_rows(&mut self) {
         for layer in self.shape.layers() {
-            if self.policy.layer_mode(&self.shape, layer) != LayerMode::Dense {
-                self.restore_token_order(layer, 0);
-            }
+            self.restore_token_order(layer, 0);
         }
     }
 
@@ -268,14 +267,15 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_attends_to_everything_leaves_rows_where_clusters_put_them() {
+    fn a_policy_that_attends_to_everything_has_rows_in_token_order() {
         for store in [HostStoreKind::Auto, HostStoreKind::Plain] {
             let mut sequence = prefilled(on_device(clusters(), store), 20);
             assert_eq!(sequence.layers[0].n_indexed, 18);
             assert_eq!(sequence.layers[0].permuted_to, 18);
             check_rows(&sequence);
             pollster::block_on(sequence.set_policy(full())).unwrap();
-            assert_eq!((sequence.layers[0].permuted_to, sequence.layers[0].n_indexed), (18, 0));
+            assert_eq!((sequence.layers[0].permuted_to, sequence.layers[0].n_indexed), (0, 0));
+            check_rows(&sequence);
             pollster::block_on(sequence.set_policy(streaming())).unwrap();
             assert_eq!((sequence.layers[1].permuted_to, sequence.layers[1].n_indexed), (0, 2));
             check_rows(&sequence);

@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use longview_core::LayerId;
-use longview_ops::{AttendChunk, Backend, ChunkSpan, KvView, OpResult, View, ViewMut};
+use longview_ops::{AttendChunk, Backend, ChunkSpan, KvView, OpResult, RowOrder, View, ViewMut};
 
 use super::kv_sequence::Sequence;
 use super::past_stream::PastStream;
 use super::scratch::{StepScratch, StreamBuffers, TokenScratch};
+use super::token_order::TokenOrder;
 use crate::error::SchedulerError;
-use crate::index::RecordedChunk;
+use crate::index::{EarlierPlaces, RecordedChunk};
 use crate::layout::{KvShape, LayerMode, LayerTensors, attend_params, segment_rows};
 use crate::store::{DeviceRows, NewRows, scatter};
 
@@ -107,6 +108,7 @@ impl Chunk {
             return Ok(());
         }
         let (n, shape) = (sequence.n_tokens, &sequence.shape);
+        let order = sequence.token_order(self.layer, &mut scratch.order)?;
         let first = sequence.first_visible(self.layer, rest.position(sequence) + 1);
         for (i, piece) in sequence.pieces(self.layer, first..n + self.len).enumerate() {
             let run = Run {
@@ -115,6 +117,7 @@ impl Chunk {
                 rows: piece.rows,
                 window: shape.window(self.layer),
                 accumulate: i > 0,
+                order: order.map(TokenOrder::view),
             };
             rest.attend_run(&*sequence.backend, shape, &mut scratch.lse, t, run)?;
         }
@@ -232,14 +235,15 @@ impl Chunk {
             |_, _| true,
             |backend, kv, piece| {
                 let diagonal = (position - piece.start) as i32;
-                let run = Run { kv, rows: 0..piece.len(), diagonal, window, accumulate };
+                let (rows, order) = (0..piece.len(), None);
+                let run = Run { kv, rows, diagonal, window, accumulate, order };
                 accumulate = true;
                 self.attend_run(backend, shape, &mut scratch.lse, t, run)
             },
         )?;
         let kv = KvView::new(&stream.chunk, scratch.max_tokens);
         let (rows, diagonal) = (0..self.before + self.len, self.before as i32);
-        let run = Run { kv, rows, diagonal, window, accumulate };
+        let run = Run { kv, rows, diagonal, window, accumulate, order: None };
         self.attend_run(&*sequence.backend, &sequence.shape, &mut scratch.lse, t, run)
     }
 
@@ -278,6 +282,7 @@ impl Chunk {
                 n_rows: run.rows.len() as u32,
                 diagonal: run.diagonal,
                 window: run.window.map_or(ChunkSpan::<B>::ALL, |n| n as u32),
+                order: run.order,
             }],
             out: t.out_mut(),
             lse: ViewMut::part(lse, 0, n_tokens * shape.n_q_heads),
@@ -291,7 +296,16 @@ impl Chunk {
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         let Chunk { layer, start, len, remaining, .. } = *self;
-        let chunk = RecordedChunk { start, len, n_before: sequence.n_tokens, remaining };
+        let n_before = sequence.n_tokens;
+        let earlier = if !sequence.policy.needs_sums() {
+            EarlierPlaces::None
+        } else if sequence.backend.capabilities().chunk_rows_are_alike {
+            EarlierPlaces::Near
+        } else {
+            // Nobody goes on from there to the bit.
+            EarlierPlaces::Few
+        };
+        let chunk = RecordedChunk { start, len, n_before, remaining, earlier };
         let recorded = &mut sequence.layers[layer].recorded;
         Ok(recorded.add_chunk(&*sequence.backend, &sequence.shape, t, chunk).await?)
     }
@@ -307,6 +321,32 @@ pub(super) struct Piece<'a, B: Backend> {
 }
 
 impl<B: Backend> Sequence<B> {
+    /// Where tokens of a layer lie if clusters have put them out of order; `None` if they have not,
+    /// and where kernels attend rows as they lie. `made` is memory to use again.
+    fn token_order<'a>(
+        &self,
+        layer: LayerId,
+        made: &'a mut Option<TokenOrder<B>>,
+    ) -> OpResult<Option<&'a TokenOrder<B>>> {
+        let (backend, state) = (&*self.backend, &self.layers[layer]);
+        // First tokens stay where they are.
+        let is_ordered = state.permuted_to <= self.policy.sinks;
+        if is_ordered || !self.in_place() || !backend.capabilities().orders_chunk_rows {
+            return Ok(None);
+        }
+        let n_rows = state.positions.iter().map(Vec::len).max().unwrap_or(0);
+        if made.as_ref().is_none_or(|order| order.room() < n_rows) {
+            // The old one is freed first.
+            *made = None;
+            let room = (n_rows, self.shape.capacity);
+            *made = Some(TokenOrder::new(backend, self.shape.n_kv_heads, room)?);
+        }
+        if let Some(order) = made.as_mut() {
+            order.set(backend, &state.positions)?;
+        }
+        Ok(made.as_ref())
+    }
+
     /// Where rows of a layer lie that kernels read in their places.
     pub(super) fn pieces(
         &self,
@@ -339,4 +379,6 @@ pub(super) struct Run<'a, B: Backend> {
     pub window: Option<usize>,
     /// Merge with what the output has, by log-sum-exp.
     pub accumulate: bool,
+    /// Where the rows lie, if not one behind the other.
+    pub order: Option<RowOrder<'a, B>>,
 }

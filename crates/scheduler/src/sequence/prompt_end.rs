@@ -6,7 +6,7 @@
 use longview_core::LayerId;
 use longview_ops::Backend;
 
-use super::indexing::{Pieces, RowMass};
+use super::indexing::{Pieces, RowMass, RowsOf};
 use super::kv_sequence::{EndingPrompt, Readiness, Sequence};
 use crate::error::SchedulerError;
 use crate::layout::LayerMode;
@@ -77,6 +77,11 @@ impl<B: Backend> Sequence<B> {
             self.alloc_shared()?;
         }
         self.save_recorded().await?;
+        if self.policy.needs_sums() && self.known.is_prompt(n_tokens) {
+            for layer in &mut self.layers {
+                layer.recorded.keep_earlier(&*self.backend).await?;
+            }
+        }
         self.load_device()?;
         self.readiness = Readiness::Ready;
         self.ending = None;
@@ -165,30 +170,31 @@ impl<B: Backend> Sequence<B> {
             self.apply_job(layer).await?;
             return Ok(PromptEnd::More);
         }
-        let n_left = self.n_tokens.saturating_sub(state.n_submitted);
-        if index.segment > 0 && n_left >= index.segment + self.policy.recent {
-            self.submit(index, layer, index.segment, RowMass::new());
+        let (n_indexed, end) = (state.n_indexed, self.index_end(index));
+        let common = self.common_end(index, layer, end);
+        if common < n_indexed {
+            self.cut_index(layer, common).await?;
             return Ok(PromptEnd::More);
         }
-        let projected = match index.kind {
-            IndexKind::Tokens(tokens) => Some(tokens),
-            IndexKind::Clusters(_) | IndexKind::Blocks(_) => {
-                index.two_stage().map(|two_stage| two_stage.tokens)
-            }
-        };
-        if let Some(tokens) = projected.filter(|_| self.n_tokens > 0) {
+        if let Some(tokens) = index.tokens().filter(|_| self.n_tokens > 0) {
+            self.drop_old_projection(layer, end).await?;
             self.make_projection(layer, &tokens).await?;
         }
-        let end = self.n_tokens.saturating_sub(self.policy.recent);
-        let left = end.saturating_sub(self.layers[layer].n_indexed);
+        let has_queries = self.layers[layer].recorded.last_end == self.n_tokens;
+        if index.observes() && has_queries && n_indexed > self.policy.sinks {
+            self.cut_index(layer, self.policy.sinks).await?;
+        }
+        let n_indexed = self.layers[layer].n_indexed;
         match index.kind {
-            _ if left < index.window => {}
+            _ if n_indexed >= end => {}
+            IndexKind::Clusters(_) if index.keeps_runs() && end - n_indexed < index.window => {}
             IndexKind::Clusters(_) => {
-                self.submit(index, layer, left, RowMass::new());
+                let first = self.policy.sinks;
+                let run = index.run(end - first, n_indexed - first);
+                self.submit(index, layer, (run, RowsOf::Prompt), RowMass::new());
                 return Ok(PromptEnd::More);
             }
             IndexKind::Blocks(blocks) => {
-                let end = self.layers[layer].n_indexed + left / blocks.block * blocks.block;
                 self.index_blocks(index, layer, end, blocks).await?;
                 return Ok(PromptEnd::Done);
             }
@@ -200,6 +206,45 @@ impl<B: Backend> Sequence<B> {
         }
         let had_more = self.extend_by_segment(layer).await?;
         Ok(if had_more { PromptEnd::More } else { PromptEnd::Done })
+    }
+
+    /// The row behind the last one that an index has at the end of a prompt, where it keeps no runs
+    /// that were made before.
+    fn index_end(&self, index: &Index) -> usize {
+        let (first, recent) = (self.policy.sinks, self.policy.recent);
+        first + index.covers(self.n_tokens.saturating_sub(first + recent))
+    }
+
+    /// The row behind the last one whose place in the index of `layer` is what it would be if the
+    /// prompt, of which rows up to `end` are indexed, had been read at once. Others come from a
+    /// prompt that ended earlier, or from decoded tokens.
+    fn common_end(&self, index: &Index, layer: LayerId, end: usize) -> usize {
+        let (first, state) = (self.policy.sinks, &self.layers[layer]);
+        let Some(recall) = state.recall() else { return state.n_indexed };
+        match index.kind {
+            IndexKind::Clusters(_) if index.keeps_runs() => state.n_indexed,
+            IndexKind::Clusters(_) => {
+                index.common_runs(first, end - first, recall.index.run_ends())
+            }
+            // A block, and a token, is what it is wherever others end.
+            IndexKind::Blocks(_) | IndexKind::Tokens(_) => state.n_indexed.min(end),
+        }
+    }
+
+    /// Whether the index of every layer is the one that its prompt has when it is read at once; or,
+    /// where runs are kept, whether too few rows for another one are behind them.
+    pub(super) fn has_runs_of_prompt(&self) -> bool {
+        let Some(index) = self.policy.index else { return true };
+        let end = self.index_end(&index);
+        let recalling = self.shape.layers().filter(|layer| self.layers[*layer].recall().is_some());
+        let mut indexed = recalling.filter(|layer| !self.index_waits(*layer, self.n_tokens));
+        indexed.all(|layer| {
+            let n_indexed = self.layers[layer].n_indexed;
+            if index.keeps_runs() {
+                return end < n_indexed + index.window;
+            }
+            n_indexed == end && self.common_end(&index, layer, end) == end
+        })
     }
 }
 

@@ -9,7 +9,6 @@ use longview_ops::Backend;
 
 use super::coded_slots::Slots;
 use super::kv_sequence::{CopyQueue, Readiness, Sequence};
-use super::layer_state::LayerState;
 use super::sparse_means::EXACT_TOKENS;
 use crate::error::SchedulerError;
 use crate::index::ClusterWorker;
@@ -19,6 +18,26 @@ impl<B: Backend> Sequence<B> {
     /// Cuts the sequence back to its first `n_tokens` tokens: a question is taken back, a cancelled
     /// step is undone. Clusters that hold later tokens are dissolved.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
+        let had_index = self.cut_rows(n_tokens).await?;
+        if had_index { self.make_ready().await } else { Ok(()) }
+    }
+
+    /// [`Sequence::truncate`] without the index of what is left, where that has another one than
+    /// the longer sequence had: whoever goes on with a prompt needs it at the end of that alone.
+    /// [`Sequence::make_ready`] makes it, and has to be called before a step that goes through the
+    /// policy. Where clusters alone are chosen it is made: it is kept, and serves whatever comes
+    /// behind.
+    ///
+    /// # Errors
+    /// As [`Sequence::truncate`].
+    pub async fn cut(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
+        let had_index = self.cut_rows(n_tokens).await?;
+        let is_kept = self.policy.index.is_some_and(|index| index.keeps_runs());
+        if had_index && is_kept { self.make_ready().await } else { Ok(()) }
+    }
+
+    /// Returns whether it had an index at its end: of a prompt that is being read none is made yet.
+    async fn cut_rows(&mut self, n_tokens: usize) -> Result<bool, SchedulerError> {
         let n = n_tokens.min(self.n_tokens);
         self.ending = None;
         self.n_drafted = 0;
@@ -31,65 +50,48 @@ impl<B: Backend> Sequence<B> {
             self.bring_rows().await?;
         }
         if self.needs_rebuild() {
-            return self.truncate_rows(n).await;
+            return self.truncate_rows(n).await.map(|()| true);
         }
         self.forget_speculation();
         self.forget_tracked();
         self.drop_jobs().await?;
+        let is_shorter = n < self.n_tokens;
+        let had_ended = !self.known.is_prompt(self.n_tokens) || self.has_runs_of_prompt();
         let mut rebuild = false;
         for layer in self.shape.layers() {
             match self.layers[layer].mode() {
                 LayerMode::Recall => rebuild |= self.truncate_index(layer, n).await?,
-                LayerMode::Kept => {
-                    self.truncate_permuted(layer, n);
-                    self.truncate_kept(layer, n)?;
-                }
-                LayerMode::Dense | LayerMode::Window | LayerMode::Local => {
-                    self.truncate_permuted(layer, n);
-                }
+                LayerMode::Kept => self.truncate_kept(layer, n)?,
+                LayerMode::Dense | LayerMode::Window | LayerMode::Local => {}
             }
             let state = &mut self.layers[layer];
             if let Some(queries) = &mut state.recorded.queries {
                 queries.truncate(&*self.backend, n)?;
             }
+            state.recorded.cut_sums(&*self.backend, n)?;
             state.positions.iter_mut().for_each(|positions| positions.truncate(n));
         }
         self.n_tokens = n;
-        if rebuild { self.finish_prefill().await } else { self.load_device() }
+        self.known.cut(n);
+        // A prompt that is cut has the index of the shorter one.
+        rebuild |= is_shorter && self.known.is_prompt(n) && !self.has_runs_of_prompt();
+        if rebuild {
+            self.readiness = Readiness::PrefillUnfinished;
+        }
+        self.load_device()?;
+        Ok(had_ended)
     }
 
     /// Dissolves the units of a layer that hold tokens from `n` on, or that would lie in the recent
     /// window. Returns whether more rows are left without an index than the device has room for.
     async fn truncate_index(&mut self, layer: LayerId, n: usize) -> Result<bool, SchedulerError> {
-        let state = &mut self.layers[layer];
-        let indexed_before = state.n_indexed;
-        let LayerState::Recall(recall) = &mut state.state else { return Ok(false) };
-        // The new last tokens are the recent window: no cluster may hold them.
-        let kept = n.saturating_sub(self.policy.recent);
-        state.n_indexed = recall.index.truncate(&*self.backend, kept, self.policy.sinks)?;
-        state.n_submitted = state.n_indexed;
-        recall.forget_selection();
-        if let Some(keys) = &mut recall.prompt_keys {
+        let recall = self.layers[layer].recall_mut();
+        if let Some(keys) = recall.and_then(|recall| recall.prompt_keys.as_mut()) {
             keys.truncate(n);
         }
-        // With two stages the caches hold tokens: `cut_tokens`.
-        if recall.tokens.is_none() {
-            recall.resize_caches();
-        }
-        let (indexed, selection) = (state.n_indexed, recall.selection);
-        self.restore_token_order(layer, indexed);
-        self.cut_tokens(layer).await?;
-        if let Some(path) = self.recall.as_mut().filter(|_| indexed < indexed_before) {
-            path.forget_cached(&*self.backend, selection)?;
-        }
-        Ok(n.saturating_sub(indexed) > self.policy.ring_rows())
-    }
-
-    /// Rows that a policy before put out of token order, in a layer without an index.
-    fn truncate_permuted(&mut self, layer: LayerId, n: usize) {
-        if self.layers[layer].permuted_to > n {
-            self.restore_token_order(layer, 0);
-        }
+        // The new last tokens are the recent window: no cluster may hold them.
+        self.cut_index(layer, n.saturating_sub(self.policy.recent)).await?;
+        Ok(n.saturating_sub(self.layers[layer].n_indexed) > self.policy.ring_rows())
     }
 
     fn truncate_kept(&mut self, layer: LayerId, n: usize) -> Result<(), SchedulerError> {
@@ -111,9 +113,11 @@ impl<B: Backend> Sequence<B> {
             if let Some(queries) = &mut state.recorded.queries {
                 queries.truncate(&*self.backend, n)?;
             }
+            state.recorded.cut_sums(&*self.backend, n)?;
             state.positions.iter_mut().for_each(|positions| positions.truncate(n));
         }
         self.n_tokens = n;
+        self.known.cut(n);
         self.rebuild().await
     }
 
@@ -226,11 +230,13 @@ mod tests {
 
     use super::super::fixture::{
         self, TestSequence, check_rows, clusters, full, heavy_hitters, in_place, inject, on_device,
-        prefilled, streaming,
+        policy, prefilled, streaming,
     };
-    use super::super::layer_state::SelectedAt;
+    use super::super::layer_state::{Layer, SelectedAt};
     use super::super::options::HostStoreKind;
     use super::*;
+    use crate::index::ClustersRecord;
+    use crate::policy::Preset;
     use crate::store::fixture::{read_floats, row};
 
     const STORES: [HostStoreKind; 2] = [HostStoreKind::Auto, HostStoreKind::Plain];
@@ -332,15 +338,73 @@ mod tests {
         let mut sequence = prefilled(in_place(clusters()), 20);
         sequence.layers[1].recall_mut().unwrap().selected_at =
             Some(SelectedAt { n_tokens: 20, n_indexed: 18 });
-        truncate(&mut sequence, 5);
+        truncate(&mut sequence, 4);
         for layer in &sequence.layers {
             assert_eq!((layer.n_indexed, layer.n_submitted, layer.permuted_to), (1, 1, 1));
             assert_eq!(layer.recall().unwrap().index.n_used(0), 0);
             assert_eq!(layer.recall().unwrap().selected_at, None);
-            // The ring has room for the four rows behind the sink, in token order.
-            assert_eq!(layer.positions[1], [0, 1, 2, 3, 4]);
+            // Behind the sink is less than a window and the recent rows, in token order.
+            assert_eq!(layer.positions[1], [0, 1, 2, 3]);
         }
         check_rows(&sequence);
+    }
+
+    /// The units of each layer, and the tokens of its rows.
+    fn indexes(sequence: &TestSequence) -> Vec<(Vec<ClustersRecord>, Vec<Vec<u32>>)> {
+        let index = |layer: &Layer<ReferenceBackend>| layer.recall().unwrap().index.record().heads;
+        let one = |layer| (index(layer), layer.positions.clone());
+        sequence.layers.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_prompt_that_is_cut_or_goes_on_has_the_index_of_one_that_was_read_at_once() {
+        let blocks = policy(Preset::Quest, 16, |o| {
+            (o.sinks, o.recent, o.window, o.block_size) = (Some(1), Some(2), Some(2), Some(2));
+        });
+        for policy in [blocks, clusters()] {
+            for n in 1..=24 {
+                let want = indexes(&prefilled(in_place(policy.clone()), n));
+                let mut cut = prefilled(in_place(policy.clone()), 24);
+                truncate(&mut cut, n);
+                assert_eq!(indexes(&cut), want, "cut to {n}");
+                check_rows(&cut);
+                // Clusters alone are those of the beginning: the next test.
+                let is_same = policy.index.is_some_and(|index| !index.keeps_runs());
+                for before in (1..n).filter(|_| is_same) {
+                    let begun = prefilled(in_place(policy.clone()), before);
+                    let longer = prefilled(begun, n - before);
+                    assert_eq!(indexes(&longer), want, "{n} behind {before}");
+                }
+            }
+        }
+    }
+
+    /// A document is clustered once for all questions that follow: a known beginning keeps its
+    /// clusters where they alone are chosen, whether a prompt goes on or parts from another one.
+    #[test]
+    fn clusters_alone_stay_where_a_prompt_goes_on_or_is_cut_behind_them() {
+        let runs = |sequence: &TestSequence| -> Vec<usize> {
+            sequence.layers[1].recall().unwrap().index.run_ends().collect()
+        };
+        let begun = || prefilled(in_place(clusters()), 12);
+        assert_eq!(runs(&begun()), [10]);
+        // Less than a window behind them waits for more.
+        assert_eq!(runs(&prefilled(begun(), 1)), [10]);
+        assert_eq!(runs(&prefilled(begun(), 7)), [10, 17]);
+        let cuts: [fn(&mut TestSequence, usize); 2] =
+            [truncate, |sequence, n| pollster::block_on(sequence.cut(n)).unwrap()];
+        for cut in cuts {
+            let mut longer = prefilled(begun(), 7);
+            cut(&mut longer, 12);
+            assert_eq!(runs(&longer), [10]);
+            assert_eq!(runs(&prefilled(longer, 9)), [10, 19]);
+            // A shorter beginning has no run that ends before it: one is made, which stays.
+            let mut shorter = begun();
+            cut(&mut shorter, 11);
+            assert_eq!(runs(&shorter), [9]);
+            assert_eq!(indexes(&shorter), indexes(&prefilled(in_place(clusters()), 11)));
+            assert_eq!(runs(&prefilled(shorter, 8)), [9, 17]);
+        }
     }
 
     #[test]
@@ -355,11 +419,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_among_rows_that_a_policy_before_permuted_sorts_them_first() {
+    fn a_cut_among_rows_that_a_policy_before_permuted_finds_them_sorted() {
         let mut sequence = prefilled(in_place(clusters()), 20);
         pollster::block_on(sequence.set_policy(full())).unwrap();
-        truncate(&mut sequence, 18);
-        assert_eq!(sequence.layers[0].permuted_to, 18, "none of them is cut");
         truncate(&mut sequence, 7);
         assert_eq!(sequence.layers[0].permuted_to, 0);
         assert_eq!(sequence.layers[0].positions[1], [0, 1, 2, 3, 4, 5, 6]);

@@ -342,6 +342,7 @@ impl<B: Backend> Round<'_, B> {
                         n_rows: (n_rows - first) as u32,
                         diagonal: i32::MAX,
                         window: ChunkSpan::<B>::ALL,
+                        order: None,
                     };
                     let layer = &sequence.layers[layer];
                     if layer.device_rest.is_empty() {

@@ -4,6 +4,7 @@ use longview_core::DType;
 use longview_ops::{Backend, OpResult, View};
 
 use super::options::Placement;
+use super::token_order::TokenOrder;
 use crate::layout::KvShape;
 use crate::store::UploadCache;
 
@@ -23,6 +24,8 @@ pub(super) struct TokenScratch<B: Backend> {
     pub(super) lse: B::Buffer,
     row_ids: UploadCache<B>,
     host_row_ids: Vec<u32>,
+    /// Only where a prompt goes on behind rows that clusters put out of token order.
+    pub(super) order: Option<TokenOrder<B>>,
 }
 
 /// Buffers of a prefill whose past is streamed from the host.
@@ -58,6 +61,7 @@ impl<B: Backend> StepScratch<B> {
             lse: backend.alloc(DType::F32, max_tokens * shape.n_q_heads, "log-sum-exp")?,
             row_ids: UploadCache::new(backend, 1, n_ids, "row ids")?,
             host_row_ids: Vec::with_capacity(n_ids),
+            order: None,
         };
         Ok(Self { tokens, stream })
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use longview_core::{DType, HeadId, LayerId, decode_f32, encode_f32};
 use longview_ops::{Backend, OpResult, View, ViewMut};
 
+use super::known_tokens::KnownTokens;
 use super::kv_sequence::Sequence;
 use super::layer_state::{LayerState, Recall, SelectedAt};
 use super::options::SequenceOptions;
@@ -16,8 +17,8 @@ use crate::index::{
     LowRankDecode, LowRankRecord, ProjectionRecord, QueriesRecord, RecordedQueries,
     projection::Projections,
 };
-use crate::layout::{KvShape, PrefillMode};
-use crate::policy::Policy;
+use crate::layout::{KvShape, PrefillMode, SUMMED_TOKENS};
+use crate::policy::{INDEX_SEGMENT, Policy};
 use crate::store::{HostStore, ReadParts};
 
 /// Which token each row is, as far as rows are out of token order.
@@ -120,10 +121,19 @@ impl RecallRecord {
 impl<B: Backend> Sequence<B> {
     /// Which token each row of a layer is.
     pub(crate) fn places(&self, layer: LayerId) -> PlacesRecord {
-        let state = &self.layers[layer];
-        let permuted_to = state.permuted_to.min(self.n_tokens);
+        let (state, permuted_to) = (&self.layers[layer], self.n_moved(layer));
         let positions = state.positions.iter().map(|head| head[..permuted_to].to_vec()).collect();
         PlacesRecord { permuted_to, positions }
+    }
+
+    /// Rows of a layer up to the last one that an index has moved.
+    pub(crate) fn n_moved(&self, layer: LayerId) -> usize {
+        self.layers[layer].permuted_to.min(self.n_tokens)
+    }
+
+    /// First tokens that are those of prompts.
+    pub(crate) fn n_read(&self) -> usize {
+        self.known.n_read()
     }
 
     /// Everything of the last step is on the host; rows may be read.
@@ -167,6 +177,20 @@ impl<B: Backend> Sequence<B> {
                 None => None,
             },
         })
+    }
+
+    /// [`Sequence::recorded`] in the middle of a prompt: its last queries are yet to come, those of
+    /// a prompt before it are of no use any more, and all that was read counts.
+    pub(crate) async fn recorded_so_far(
+        &self,
+        layer: LayerId,
+    ) -> Result<RecordedRecord, SchedulerError> {
+        let mut record = self.recorded(layer).await?;
+        if self.known.is_prompt(record.last_end + 1) {
+            record.last_end = self.known.n_read();
+            record.last_queries.clear();
+        }
+        Ok(record)
     }
 
     /// `indexed` makes the record of an index.
@@ -228,6 +252,7 @@ pub(crate) struct Restored<B: Backend> {
     sequence: Sequence<B>,
     /// Whether the records are of the policy in force.
     is_same_policy: bool,
+    is_fork: bool,
     /// Layers whose window was being indexed.
     submitted: Vec<LayerId>,
     selections: Vec<(LayerId, SelectionRecord)>,
@@ -245,16 +270,20 @@ impl<B: Backend> Restored<B> {
     ) -> Result<Self, SchedulerError> {
         let mut sequence = Sequence::new(backend, shape, policy, options)?;
         sequence.n_tokens = n_tokens;
-        Ok(Self { sequence, is_same_policy, submitted: Vec::new(), selections: Vec::new() })
+        let (submitted, selections) = (Vec::new(), Vec::new());
+        Ok(Self { sequence, is_same_policy, is_fork: false, submitted, selections })
     }
 
     /// An empty sequence under the policy of `origin`, with its first rows in a store of its own.
     pub(super) fn fork_of(origin: &mut Sequence<B>) -> Result<Self, SchedulerError> {
         let store = origin.store.fork(origin.n_tokens)?;
-        let Sequence { backend, shape, policy, options, n_tokens, was_read, .. } = &*origin;
+        let Sequence { backend, shape, policy, options, n_tokens, was_read, known, .. } = &*origin;
         let mut sequence = Sequence::over(backend, shape.clone(), policy.clone(), *options, store)?;
-        (sequence.n_tokens, sequence.was_read) = (*n_tokens, *was_read);
-        Ok(Self { sequence, is_same_policy: true, submitted: Vec::new(), selections: Vec::new() })
+        sequence.n_tokens = *n_tokens;
+        sequence.was_read = *was_read;
+        sequence.known = *known;
+        let (submitted, selections) = (Vec::new(), Vec::new());
+        Ok(Self { sequence, is_same_policy: true, is_fork: true, submitted, selections })
     }
 
     /// Says how its tokens were read.
@@ -300,6 +329,11 @@ impl<B: Backend> Restored<B> {
     /// Writes rows of a layer from `start` on to the host store.
     pub fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
         self.sequence.store.write_rows(layer, head, start, bytes);
+    }
+
+    /// The same of rows that do not follow each other.
+    pub fn scatter_rows(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]) {
+        self.sequence.store.scatter_rows(layer, head, rows, bytes);
     }
 
     /// Which token each row of a layer is.
@@ -354,11 +388,20 @@ impl<B: Backend> Restored<B> {
             }
             None => None,
         };
-        self.put_layer(layer, LayerRecord { recorded, state }, forked)
+        self.put_layer(layer, LayerRecord { recorded, state }, forked)?;
+        let (own, other) = (&mut self.sequence.layers[layer], &origin.layers[layer]);
+        own.recorded.share_sums(&other.recorded);
+        if let (Some(own), Some(other)) = (own.recall_mut(), other.recall()) {
+            own.projected = other.projected;
+        }
+        Ok(())
     }
 
     /// The sequence: as it was under the policy of the records, else indexed anew.
     pub async fn finish(mut self) -> Result<Sequence<B>, SchedulerError> {
+        if !self.is_fork {
+            self.know_prompt();
+        }
         if !self.is_same_policy {
             self.sequence.sort_rows();
             self.sequence.finish_prefill().await?;
@@ -369,11 +412,26 @@ impl<B: Backend> Restored<B> {
             self.load_selection(layer, &selection)?;
         }
         let Self { mut sequence, submitted, .. } = self;
+        // Older files have rows where clusters of a policy before had put them.
+        for layer in sequence.shape.layers() {
+            if sequence.layers[layer].recall().is_none() {
+                sequence.restore_token_order(layer, 0);
+            }
+        }
         sequence.load_device()?;
         for layer in submitted {
             sequence.submit_window(layer);
         }
         Ok(sequence)
+    }
+
+    /// Of a saved sequence the end of the last prompt says what is known: an answer behind a prompt
+    /// is read again before the next one. Where nothing was recorded, rows came from elsewhere.
+    fn know_prompt(&mut self) {
+        let Sequence { layers, n_tokens, known, .. } = &mut self.sequence;
+        let end = layers.iter().map(|layer| layer.recorded.last_end).max();
+        let end = end.filter(|end| *end > 0).unwrap_or(*n_tokens);
+        *known = KnownTokens::of_prompt(end.min(*n_tokens));
     }
 
     fn load_recorded(
@@ -386,6 +444,11 @@ impl<B: Backend> Restored<B> {
         let recorded = &mut layer.recorded;
         recorded.load_sums(backend, &record.gram_q, &record.gram_k)?;
         (recorded.last_queries, recorded.last_end) = (record.last_queries, record.last_end);
+        recorded.n_summed = record.last_end.min(SUMMED_TOKENS);
+        if policy.needs_sums() {
+            // Before a step adds to them: what is begun while other layers come may be undone.
+            recorded.keep_loaded();
+        }
         if record.mass_rows > 0 {
             let (hq, capacity) = (shape.n_q_heads, shape.capacity);
             // Rows beyond this context were of tokens that were taken back.
@@ -475,6 +538,13 @@ impl<B: Backend> Restored<B> {
             let made = Projections { rank, w_q, w_k };
             let projection = LayerProjection::new(backend, made, low_rank)?;
             recall.set_projection(backend, shape, policy, rank, projection)?;
+            // A prompt's end made it, of what it had by then.
+            let n_read = state.recorded.last_end.min(*n_tokens);
+            let n_rows = policy.index.map_or(0, |index| {
+                index.covers(n_read.saturating_sub(sinks + policy.recent)).min(INDEX_SEGMENT)
+            });
+            let is_coded = recall.tokens.is_some();
+            recall.projected = (state.recorded.n_summed, if is_coded { n_rows } else { 0 });
         }
         let most = policy.most_attended();
         recall.budgets =
@@ -560,241 +630,4 @@ fn to_codes<B: Backend>(
 }
 
 #[cfg(test)]
-mod tests {
-    use longview_ops::ReferenceBackend;
-
-    use super::super::fixture::{
-        check_rows, clusters, heavy_hitters, in_place, made, options, prefilled, shape, streaming,
-    };
-    use super::super::options::{HostStoreKind, Placement};
-    use super::*;
-    use crate::policy::{BudgetOption, PolicyOptions, Preset};
-    use crate::session_file::{
-        Fingerprint, FingerprintPart, SaveOptions, SessionContent, SessionFile, restore_sequence,
-        save_sequence,
-    };
-
-    /// Ten tokens: a sink, six rows in two batches, three pending. Head 0 has units of 2, 1 and 3
-    /// rows, head 1 of 3 and 3.
-    fn sound() -> RecallRecord {
-        let units = |sizes: &[u32]| ClustersRecord { sizes: sizes.to_vec(), ..Default::default() };
-        let batches = vec![(4, vec![2, 1]), (7, vec![3, 2])];
-        let heads = vec![units(&[2, 1, 3]), units(&[3, 3])];
-        let heads_chosen = vec![vec![[2, 3], [0, 1]], vec![[1, 2]]];
-        RecallRecord {
-            n_indexed: 7,
-            is_submitted: false,
-            budgets: None,
-            projection: None,
-            low_rank: None,
-            index: IndexRecord { width: 4, is_coded: false, batches, heads },
-            tokens: None,
-            selection: Some(SelectionRecord { n_tokens: 9, n_indexed: 7, heads: heads_chosen }),
-        }
-    }
-
-    fn is_sound(change: impl FnOnce(&mut RecallRecord)) -> bool {
-        let mut record = sound();
-        change(&mut record);
-        record.is_sound(1, 8, 10)
-    }
-
-    #[test]
-    fn a_record_that_says_where_all_rows_are_is_sound() {
-        assert!(is_sound(|_| {}));
-        assert!(is_sound(|r| r.selection = None));
-    }
-
-    #[test]
-    fn units_that_miss_or_share_rows_are_not() {
-        assert!(!is_sound(|r| r.index.heads[0].sizes[1] = 2));
-        assert!(!is_sound(|r| r.index.heads[1].sizes = vec![4, 2]), "a unit over two batches");
-        assert!(!is_sound(|r| r.index.heads[0].sizes = vec![3, 0, 3]), "an empty unit");
-        assert!(!is_sound(|r| r.index.heads[1].sizes.push(1)), "a unit of no batch");
-        assert!(!is_sound(|r| r.n_indexed = 6));
-        assert!(!sound().is_sound(2, 8, 10), "rows of the sinks");
-    }
-
-    #[test]
-    fn no_more_rows_may_wait_than_the_ring_has_room_for() {
-        assert!(sound().is_sound(1, 4, 10));
-        assert!(!sound().is_sound(1, 3, 10), "three wait, and the next token comes");
-        assert!(!sound().is_sound(1, 8, 6), "more rows are indexed than there are");
-    }
-
-    #[test]
-    fn a_choice_is_of_units_that_exist_and_have_as_many_rows() {
-        let chosen =
-            |pair: [u32; 2]| is_sound(|r| r.selection.as_mut().unwrap().heads[1] = vec![pair]);
-        assert!(chosen([1, 3]));
-        assert!(!chosen([1, 4]));
-        assert!(!chosen([1, 0]));
-        assert!(!chosen([2, 1]), "head 0 has a third unit, head 1 has not");
-    }
-
-    /// With two stages a selection names tokens, which must cover the same rows.
-    #[test]
-    fn tokens_of_a_second_stage_cover_what_is_clustered() {
-        let tokens = |n: usize| {
-            let head = ClustersRecord { sizes: vec![1; n], ..Default::default() };
-            let heads = vec![head.clone(), head];
-            IndexRecord {
-                width: 2,
-                is_coded: true,
-                batches: vec![(1 + n, vec![n as u32; 2])],
-                heads,
-            }
-        };
-        let chosen = |unit| {
-            let heads = vec![vec![[unit, 1]], vec![]];
-            Some(SelectionRecord { n_tokens: 9, n_indexed: 7, heads })
-        };
-        assert!(is_sound(|r| (r.tokens, r.selection) = (Some(tokens(6)), chosen(5))));
-        assert!(!is_sound(|r| (r.tokens, r.selection) = (Some(tokens(6)), chosen(6))));
-        assert!(!is_sound(|r| (r.tokens, r.selection) = (Some(tokens(5)), None)));
-    }
-
-    fn restored(policy: Policy, n_tokens: usize) -> Restored<ReferenceBackend> {
-        let backend = Arc::new(ReferenceBackend::new());
-        let options = options(Placement::InPlace, HostStoreKind::Auto);
-        Restored::new(&backend, shape(), policy, options, n_tokens, true).unwrap()
-    }
-
-    #[test]
-    fn places_are_kept_as_far_as_rows_are_out_of_order() {
-        let sequence = prefilled(in_place(clusters()), 20);
-        let places = sequence.places(LayerId(1));
-        assert_eq!(places.permuted_to, 18);
-        for (saved, positions) in places.positions.iter().zip(&sequence.layers[1].positions) {
-            assert_eq!(saved, &positions[..18]);
-        }
-        let mut other = restored(clusters(), 20);
-        other.set_places(LayerId(1), &places);
-        assert_eq!(other.sequence.layers[1].positions, sequence.layers[1].positions);
-        assert_eq!(other.sequence.layers[1].permuted_to, 18);
-    }
-
-    /// A layer of a sequence is the same layer of another one.
-    #[test]
-    fn a_layer_that_was_recorded_is_there_again() {
-        let sequence = prefilled(in_place(clusters()), 20);
-        let mut other = restored(clusters(), 20);
-        for layer in shape().layers() {
-            other.set_places(layer, &sequence.places(layer));
-            for head in shape().heads() {
-                let mut bytes = vec![0; 20 * 32];
-                sequence.store.read_rows(layer, head, 0..20, &mut bytes);
-                other.write_rows(layer, head, 0, &bytes);
-            }
-            let record = pollster::block_on(sequence.layer_record(layer)).unwrap();
-            other.set_layer(layer, record).unwrap();
-        }
-        let other = pollster::block_on(other.finish()).unwrap();
-        check_rows(&other);
-        for layer in shape().layers() {
-            let [before, after] =
-                [&sequence, &other].map(|s| pollster::block_on(s.layer_record(layer)).unwrap());
-            assert_eq!(before, after);
-            assert_eq!(other.layers[layer].n_indexed, 18);
-        }
-    }
-
-    /// Where every step attends everything, rows wait for their index: it is not saved, and whoever
-    /// opens the file makes one where steps need it.
-    #[test]
-    fn an_index_that_waits_is_made_where_it_is_needed() {
-        let policy = Policy { attend_all: 20, ..clusters() };
-        let options_of = |placement| options(placement, HostStoreKind::Auto);
-        let indexed = |s: &Sequence<ReferenceBackend>| s.layers[1].n_indexed;
-        // The second of two layers has one token left until it searches, the first two.
-        let at_end = prefilled(in_place(policy.clone()), 19);
-        assert_eq!((at_end.layers[0].n_indexed, indexed(&at_end)), (17, 1));
-        assert!(at_end.has_waiting_index());
-        assert_eq!(indexed(&prefilled(in_place(policy.clone()), 20)), 18);
-        let on_device = prefilled(made(policy.clone(), options_of(Placement::Device)), 16);
-        assert_eq!(indexed(&on_device), 14, "a device attends no more than the budget");
-
-        let mut waiting = prefilled(in_place(policy.clone()), 16);
-        assert_eq!(indexed(&waiting), 1);
-        let fork = pollster::block_on(waiting.fork()).unwrap();
-        assert_eq!(indexed(&fork), 1);
-        check_rows(&fork);
-        let mut said = PolicyOptions::new(Preset::Clusterkv);
-        said.budget = Some(BudgetOption::Tokens(16));
-        let part = FingerprintPart { digest: [7; 32], about: "a test".into() };
-        let fingerprint = Fingerprint {
-            config: part.clone(),
-            weights: part.clone(),
-            tokenizer: None,
-            vocabulary: Some(part.clone()),
-            rope: part,
-        };
-        let save = SaveOptions::new(&fingerprint, &said);
-        let content = SessionContent { tokens: (0..16).collect(), ..Default::default() };
-        let mut file = vec![];
-        pollster::block_on(save_sequence(&mut waiting, &save, &content, &mut file)).unwrap();
-        for (placement, want) in [(Placement::InPlace, 1), (Placement::Device, 14)] {
-            let source = SessionFile::open(&file).unwrap();
-            let backend = Arc::new(ReferenceBackend::new());
-            let (policy, options) = (policy.clone(), options_of(placement));
-            let mut reader = source.read().unwrap();
-            reader.content().unwrap();
-            let opened = restore_sequence(&backend, shape(), policy, options, &mut reader);
-            let opened = pollster::block_on(opened).unwrap();
-            assert_eq!(indexed(&opened), want, "{placement:?}");
-            check_rows(&opened);
-        }
-    }
-
-    fn recorded_nothing() -> RecordedRecord {
-        let (gram_q, gram_k) = (vec![0.0; 32], vec![0.0; 32]);
-        RecordedRecord { gram_q, gram_k, ..Default::default() }
-    }
-
-    fn set(policy: Policy, n_tokens: usize, state: LayerStateRecord) -> Result<(), SchedulerError> {
-        let record = LayerRecord { recorded: recorded_nothing(), state };
-        restored(policy, n_tokens).set_layer(LayerId(0), record)
-    }
-
-    /// Four places, a ring of six: a stride of eleven for each of four query heads.
-    fn kept(n_indexed: usize) -> KeptRecord {
-        let rows = vec![vec![[2, 0], [0, 1]], vec![[1, 3]]];
-        KeptRecord { n_indexed, capacity: vec![4, 4], rows, mass: vec![0.0; 44] }
-    }
-
-    #[test]
-    fn kept_rows_wait_in_the_ring_or_are_refused() {
-        let with = |kept| set(heavy_hitters(), 10, LayerStateRecord::Kept(kept));
-        with(kept(4)).unwrap();
-        with(kept(10)).unwrap();
-        assert!(with(kept(3)).is_err(), "seven rows do not fit a ring of six");
-        assert!(with(kept(11)).is_err(), "more rows than tokens");
-        assert!(with(KeptRecord { mass: vec![0.0; 43], ..kept(4) }).is_err());
-    }
-
-    #[test]
-    fn a_layer_is_in_the_state_that_its_policy_asks_for() {
-        set(streaming(), 10, LayerStateRecord::Plain).unwrap();
-        for (policy, state) in [
-            (streaming(), LayerStateRecord::Kept(kept(4))),
-            (heavy_hitters(), LayerStateRecord::Plain),
-            (clusters(), LayerStateRecord::Plain),
-            (streaming(), LayerStateRecord::Recall(Box::new(sound()))),
-        ] {
-            let refused = set(policy, 10, state);
-            let is_said =
-                matches!(refused, Err(SchedulerError::Session(SessionFileError::Inconsistent(_))));
-            assert!(is_said, "{refused:?}");
-        }
-    }
-
-    #[test]
-    fn a_window_has_no_rows_out_of_order() {
-        let mut permuted = restored(streaming(), 3);
-        let positions = vec![vec![1, 0], vec![0, 1]];
-        permuted.set_places(LayerId(0), &PlacesRecord { permuted_to: 2, positions });
-        let state = LayerStateRecord::Plain;
-        let record = LayerRecord { recorded: recorded_nothing(), state };
-        assert!(permuted.set_layer(LayerId(0), record).is_err());
-    }
-}
+mod tests;

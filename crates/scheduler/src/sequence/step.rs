@@ -136,6 +136,7 @@ impl<B: Backend> Step<'_, '_, B> {
                 n_rows: (first + span.len) as u32,
                 diagonal: first as i32,
                 window: ChunkSpan::<B>::ALL,
+                order: None,
             };
             backend.attend_chunk(AttendChunk {
                 p: attend_params(shape, n_tokens, false),
@@ -189,8 +190,12 @@ impl<B: Backend> Step<'_, '_, B> {
         for span in self.spans.iter_mut() {
             let sequence = &mut *span.sequence;
             match span.mode {
-                SpanMode::Exact { .. } => sequence.n_tokens += span.len,
+                SpanMode::Exact { .. } => {
+                    sequence.known.read(sequence.n_tokens, span.len);
+                    sequence.n_tokens += span.len;
+                }
                 SpanMode::Policy => {
+                    sequence.know_decoded();
                     sequence.n_tokens += 1;
                     sequence.n_drafted = span.len - 1;
                     sequence.stats.steps += span.len as u64;

@@ -14,6 +14,36 @@ use crate::index::{
 use crate::policy::{INDEX_SEGMENT, TokenConfig};
 
 impl<B: Backend> Sequence<B> {
+    /// At the end of a prompt of which rows up to `end` are indexed: forgets a space that was made
+    /// when less of it was there, and the tokens in it, so that both are what they would be had the
+    /// prompt been read at once.
+    pub(super) async fn drop_old_projection(
+        &mut self,
+        layer: LayerId,
+        end: usize,
+    ) -> Result<(), SchedulerError> {
+        let first = self.policy.sinks;
+        let state = &mut self.layers[layer];
+        let n_summed = state.recorded.n_summed;
+        let Some(recall) = state.recall_mut() else { return Ok(()) };
+        let Some(projection) = &recall.projection else { return Ok(()) };
+        let has_stages = recall.tokens.is_some();
+        let units_of = if has_stages { INDEX_SEGMENT.min(end - first) } else { 0 };
+        // Factors that follow every step are those of an answer by now.
+        let is_new = projection.low_rank.is_none() && recall.projected == (n_summed, units_of);
+        if is_new {
+            return Ok(());
+        }
+        recall.projection = None;
+        if let Some(tokens) = &mut recall.tokens {
+            tokens.truncate(&*self.backend, first, first)?;
+            recall.follow_tokens(&*self.backend, first)?;
+            recall.resize_caches();
+            return Ok(());
+        }
+        self.cut_index(layer, first).await
+    }
+
     /// The space in which the layer's tokens are compared, and an index of that width, unless it
     /// has one.
     pub(super) async fn make_projection(
@@ -42,8 +72,11 @@ impl<B: Backend> Sequence<B> {
             tokens.adapts.then(|| LowRankDecode::new(&made, &gram_q, &gram_k, self.shape.head_dim));
         let rank = made.rank;
         let projection = LayerProjection::new(&*backend, made, low_rank)?;
-        if let Some(recall) = self.layers[layer].recall_mut() {
+        let state = &mut self.layers[layer];
+        let n_summed = state.recorded.n_summed;
+        if let Some(recall) = state.recall_mut() {
             recall.set_projection(&*backend, &self.shape, &self.policy, rank, projection)?;
+            recall.projected = (n_summed, 0);
         }
         self.reserve_jobs()
     }
@@ -96,6 +129,7 @@ impl<B: Backend> Sequence<B> {
                 && tokens.n_used(0) == 0
             {
                 projection.fit_codes(&*self.backend, &self.shape, &mut job.heads)?;
+                recall.projected.1 = n;
             }
             tokens.append(&*self.backend, start, start + n, &job.heads)?;
         }

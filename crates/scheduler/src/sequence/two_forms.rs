@@ -46,6 +46,7 @@ impl Part {
             diagonal: (n as i64 - self.rows.start as i64 - self.behind as i64) as i32,
             window: self.window.map(|window| window - self.behind),
             accumulate: !is_first,
+            order: None,
         }
     }
 }
@@ -248,6 +249,7 @@ impl<B: Backend> Sequence<B> {
             n_rows: rows.len() as u32,
             diagonal: i32::MAX,
             window: ChunkSpan::<B>::ALL,
+            order: None,
         })
     }
 }

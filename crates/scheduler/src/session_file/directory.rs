@@ -28,7 +28,8 @@ pub(super) enum Kind {
     Tokens = 3,
     /// What the model said last.
     Last = 4,
-    /// The token of each row of a span.
+    /// The token of each row of [`Kind::Rows`], in files of earlier releases: in others rows are
+    /// in the order of tokens.
     Places = 16,
     /// Rows of a span.
     Rows = 17,
@@ -42,10 +43,12 @@ pub(super) enum Kind {
     Index = 21,
     /// Units of the index inside of clusters.
     TokenIndex = 22,
+    /// The token of each row of a span, as the index counts rows.
+    Order = 23,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Session,
         Self::Note,
         Self::Tokens,
@@ -57,6 +60,7 @@ impl Kind {
         Self::State,
         Self::Index,
         Self::TokenIndex,
+        Self::Order,
     ];
 
     /// What it is, for messages.
@@ -66,7 +70,7 @@ impl Kind {
             Self::Note => "its note",
             Self::Tokens => "its tokens",
             Self::Last => "what the model said last",
-            Self::Places => "the order of rows",
+            Self::Places | Self::Order => "the order of rows",
             Self::Rows | Self::ExactRows => "keys and values",
             Self::Recorded => "what was recorded of queries",
             Self::State => "the state of the policy",
@@ -76,7 +80,8 @@ impl Kind {
 
     /// Whether a session can be opened without it: what is lacking is made anew.
     fn is_optional(self) -> bool {
-        matches!(self, Self::Note | Self::Last | Self::State | Self::Index | Self::TokenIndex)
+        let is_index = matches!(self, Self::State | Self::Index | Self::TokenIndex | Self::Order);
+        is_index || matches!(self, Self::Note | Self::Last)
     }
 
     /// The newest format of such records that this release reads and the one that it writes.
@@ -256,7 +261,7 @@ mod tests {
         let entries = [entries, vec![whole]].concat();
         let directory = Directory { entries, lacks_layer_records: false };
         let bytes = directory.encode();
-        assert_eq!(bytes.len(), 12 * 80);
+        assert_eq!(bytes.len(), 13 * 80);
         assert_eq!(Directory::parse(&bytes, 120).unwrap(), directory);
     }
 
@@ -264,10 +269,10 @@ mod tests {
     #[test]
     fn kinds_have_their_numbers_for_good() {
         let numbers = Kind::ALL.map(|kind| kind as u32);
-        assert_eq!(numbers, [1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22]);
+        assert_eq!(numbers, [1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23]);
         let optional = Kind::ALL.into_iter().filter(|kind| kind.is_optional());
         let optional: Vec<u32> = optional.map(|kind| kind as u32).collect();
-        assert_eq!(optional, [2, 4, 20, 21, 22]);
+        assert_eq!(optional, [2, 4, 20, 21, 22, 23]);
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod records;
 mod save;
 #[cfg(test)]
 mod tests;
+mod token_rows;
 mod v1;
 
 pub use content::SessionContent;

@@ -12,6 +12,7 @@ use super::file::{Reading, SessionReader};
 use super::header::{Q8_CODE, dtype_code};
 use super::record_file::{Proofs, RecordFile};
 use super::records::{Dimensions, read_state};
+use super::token_rows::TokenRows;
 use super::v1::Stream;
 use crate::error::{SchedulerError, SessionFileError};
 use crate::index::IndexRecord;
@@ -158,39 +159,70 @@ fn stream_layer<B: Backend>(
 pub(super) type Source<'a, 'b> = (&'a RecordFile<'b>, &'a Proofs<'a>);
 
 fn record_layer<B: Backend>(
-    source @ (file, proofs): Source<'_, '_>,
+    source @ (file, _): Source<'_, '_>,
     layer: LayerId,
     dim: &Dimensions,
     is_same: bool,
     restored: &mut Restored<B>,
 ) -> Result<(), SchedulerError> {
-    let places = read_places(source, layer)?;
+    let (places, rows) = read_order(source, layer, is_same)?;
     if !covers(file.directory.of(Kind::Rows, Some(layer)), dim.n_tokens) {
         return Err(SessionFileError::Inconsistent("rows of a layer").into());
     }
     restored.store_mut().expect_rows(layer, dim.n_tokens);
     for kind in [Kind::Rows, Kind::ExactRows] {
         for entry in file.directory.of(kind, Some(layer)) {
-            read_rows(source, entry, restored)?;
+            read_rows(source, entry, &rows, restored)?;
         }
     }
     restored.set_places(layer, &places);
-    let entry = file.directory.only(Kind::Recorded, Some(layer))?;
-    let missing = SessionFileError::Inconsistent("what was recorded of queries");
-    let entry = entry.ok_or(missing)?;
-    let recorded = file.parsed(proofs, entry, |fields| RecordedRecord::read(fields, dim))?;
+    let recorded = read_recorded(source, layer, dim)?;
     let state =
         if is_same { read_layer_state(source, layer, dim)? } else { LayerStateRecord::Plain };
     restored.set_layer(layer, LayerRecord { recorded, state })
 }
 
+/// What prefill recorded of a layer.
+pub(super) fn read_recorded(
+    (file, proofs): Source<'_, '_>,
+    layer: LayerId,
+    dim: &Dimensions,
+) -> Result<RecordedRecord, SessionFileError> {
+    let entry = file.directory.only(Kind::Recorded, Some(layer))?;
+    let missing = SessionFileError::Inconsistent("what was recorded of queries");
+    let entry = entry.ok_or(missing)?;
+    file.parsed(proofs, entry, |fields| RecordedRecord::read(fields, dim))
+}
+
+/// Says which token is in no row.
+const PLACES: &str = "the order of rows";
+
+/// Which token each row of a layer is to be, and where rows of the file go: rows of earlier
+/// releases lie as they did in the store, others are in the order of tokens. That of an index
+/// matters only to whoever takes the index.
+fn read_order(
+    source: Source<'_, '_>,
+    layer: LayerId,
+    is_same: bool,
+) -> Result<(PlacesRecord, TokenRows), SessionFileError> {
+    let places = read_places(Kind::Places, source, layer)?;
+    let none = PlacesRecord { permuted_to: 0, positions: vec![Vec::new(); places.positions.len()] };
+    let order = if is_same { read_places(Kind::Order, source, layer)? } else { none };
+    let rows = TokenRows::of(&order);
+    match (places.permuted_to, order.permuted_to) {
+        (_, 0) => Ok((places, rows)),
+        (0, _) => Ok((order, rows)),
+        _ => Err(SessionFileError::Inconsistent(PLACES)),
+    }
+}
+
 /// Which token each row of a layer is.
 pub(super) fn read_places(
+    kind: Kind,
     (file, proofs): Source<'_, '_>,
     layer: LayerId,
 ) -> Result<PlacesRecord, SessionFileError> {
-    const PLACES: &str = "the order of rows";
-    let entries = || file.directory.of(Kind::Places, Some(layer));
+    let entries = || file.directory.of(kind, Some(layer));
     let permuted_to = entries().last().map_or(0, |entry| entry.key.span.end);
     if !covers(entries(), permuted_to) || permuted_to > file.header.n_tokens {
         return Err(SessionFileError::Inconsistent(PLACES));
@@ -239,6 +271,7 @@ enum Way {
 fn read_rows<B: Backend>(
     (file, proofs): Source<'_, '_>,
     entry: &Entry,
+    rows_of: &TokenRows,
     restored: &mut Restored<B>,
 ) -> Result<(), SessionFileError> {
     let (shape, is_rounded) = (restored.shape().clone(), restored.store().rounded().is_some());
@@ -261,20 +294,13 @@ fn read_rows<B: Backend>(
             if used.is_empty() {
                 continue;
             }
-            let bytes = &bytes[..used.len() * row_bytes];
-            let (head, start) = (HeadId::new(head), span.start + used.start);
-            match way {
-                Way::Plain => restored.write_rows(layer, head, start, bytes),
-                Way::Widened(dtype) => {
-                    restored.write_rows(layer, head, start, &widened(bytes, shape.head_dim, dtype));
-                }
-                Way::Codes | Way::Exact => {
-                    let store = restored.store_mut().rounded_mut().expect("asked before");
-                    match way {
-                        Way::Codes => store.write_codes(layer, head, start, bytes),
-                        _ => store.write_exact(layer, head, start, bytes),
-                    }
-                }
+            let tokens = span.start + used.start..span.start + used.end;
+            let moved = rows_of.rows(head, tokens.clone());
+            let (bytes, behind) = bytes[..used.len() * row_bytes].split_at(moved.len() * row_bytes);
+            put_moved(restored, &way, (layer, HeadId::new(head), moved), bytes);
+            if !behind.is_empty() {
+                let start = tokens.start + moved.len();
+                put_rows(restored, &way, (layer, HeadId::new(head), start), behind);
             }
         }
     })?;
@@ -282,6 +308,61 @@ fn read_rows<B: Backend>(
         store.hold_exact(layer, span.clone());
     }
     Ok(())
+}
+
+/// Puts rows of a record from row `start` of a head on into the store.
+fn put_rows<B: Backend>(
+    restored: &mut Restored<B>,
+    way: &Way,
+    (layer, head, start): (LayerId, HeadId, usize),
+    bytes: &[u8],
+) {
+    match way {
+        Way::Plain => restored.write_rows(layer, head, start, bytes),
+        Way::Widened(dtype) => {
+            let numbers = widened(bytes, restored.shape().head_dim, *dtype);
+            restored.write_rows(layer, head, start, &numbers);
+        }
+        Way::Codes | Way::Exact => {
+            let store = restored.store_mut().rounded_mut().expect("asked before");
+            match way {
+                Way::Codes => store.write_codes(layer, head, start, bytes),
+                _ => store.write_exact(layer, head, start, bytes),
+            }
+        }
+    }
+}
+
+/// Puts rows of a record to where an index has moved them.
+fn put_moved<B: Backend>(
+    restored: &mut Restored<B>,
+    way: &Way,
+    (layer, head, rows): (LayerId, HeadId, &[u32]),
+    bytes: &[u8],
+) {
+    if rows.is_empty() {
+        return;
+    }
+    if rows.iter().zip(rows[0]..).all(|(row, follows)| *row == follows) {
+        return put_rows(restored, way, (layer, head, rows[0] as usize), bytes);
+    }
+    match way {
+        Way::Plain => restored.scatter_rows(layer, head, rows, bytes),
+        Way::Widened(dtype) => {
+            let numbers = widened(bytes, restored.shape().head_dim, *dtype);
+            restored.scatter_rows(layer, head, rows, &numbers);
+        }
+        Way::Codes => {
+            let store = restored.store_mut().rounded_mut().expect("asked before");
+            store.scatter_codes(layer, head, rows, bytes);
+        }
+        Way::Exact => {
+            let row_bytes = bytes.len() / rows.len();
+            for (row, bytes) in rows.iter().zip(bytes.chunks_exact(row_bytes)) {
+                put_rows(restored, way, (layer, head, *row as usize), bytes);
+            }
+        }
+    }
 }
 
 /// Cuts rows from `first` on, of heads of `per_head` rows that follow each other, where heads end:

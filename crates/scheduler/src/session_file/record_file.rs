@@ -12,7 +12,7 @@ use blake3::Hasher;
 use longview_core::{LayerId, RangeSource};
 
 use super::digest::{Digest, digest};
-use super::directory::{Directory, Entry, Key};
+use super::directory::{Directory, Entry, Key, Kind};
 use super::fields::SliceFields;
 use super::header::{self, FirstBytes, SessionHeader};
 use super::pieces::{self, Claim};
@@ -156,6 +156,11 @@ impl<'a> RecordFile<'a> {
         let of_layer = |entry: &&Entry| entry.key.layer == Some(layer);
         let mut entries = self.directory.entries.iter().filter(of_layer);
         entries.all(|entry| self.source.is_here(entry.at, entry.len))
+    }
+
+    /// Whether rows of a layer lie in another order than that of tokens.
+    pub fn has_moved_rows(&self) -> bool {
+        self.directory.entries.iter().any(|entry| entry.key.kind == Kind::Places)
     }
 
     /// The bytes of a record that fits into memory.

@@ -12,9 +12,10 @@ use super::directory::{Entry, Key, Kind};
 use super::fields::FieldWriter;
 use super::file::SessionFile;
 use super::header::{Fingerprint, SessionHeader, dtype_code, rows_code};
-use super::open::read_places;
+use super::open::{read_places, read_recorded};
 use super::record_file::{Proofs, RecordFile, RecordWriter};
-use super::records::{write_places, write_state};
+use super::records::{Dimensions, write_places, write_state};
+use super::token_rows::TokenRows;
 use crate::error::{SchedulerError, SessionFileError};
 use crate::index::IndexRecord;
 use crate::layout::HostRows;
@@ -76,10 +77,12 @@ pub async fn save_sequence<B: Backend>(
 /// Writes what a sequence has and `file` has not, to `out`, which stands at
 /// [`SessionFile::append_at`]. What is there stays: should the write end half way, the file opens
 /// as it did before. `Ok(false)`, with nothing written, where the file has to be written as a
-/// whole: it is of an older version, or of another model or type of rows; less than half of its
-/// tokens, or of its bytes, would be used; or it was appended to hundreds of times.
+/// whole: it is of an older version, or its rows are in another order than that of tokens; it is of
+/// another model or type of rows; less than half of its tokens, or of its bytes, would be used; or
+/// it was appended to hundreds of times.
 ///
-/// Rows of the same tokens in the same places are taken for the same: those of the file stay.
+/// Rows of the same tokens are taken for the same: those of the file stay, but for rows of an
+/// answer that have become those of a prompt.
 ///
 /// # Errors
 /// As [`save_sequence`]; and if the file cannot be read.
@@ -134,12 +137,10 @@ async fn settled_header<B: Backend>(
 /// What a file has of a sequence.
 struct Before<'a> {
     file: &'a RecordFile<'a>,
-    /// First tokens that both have.
+    /// First tokens that both have, with the same rows.
     n_common: usize,
-    /// Of each layer: rows that both have, in the same places.
-    stable: Vec<usize>,
-    /// Of each layer: first rows whose places both have.
-    places: Vec<usize>,
+    /// Of each layer: first rows that are the same tokens in both.
+    orders: Vec<usize>,
 }
 
 impl<'a> Before<'a> {
@@ -150,31 +151,28 @@ impl<'a> Before<'a> {
         content: &SessionContent,
         file: &'a RecordFile<'a>,
     ) -> Result<Option<Self>, SessionFileError> {
-        if header.encode()? != file.header.encode()? {
+        let is_alike = header.encode()? == file.header.encode()?;
+        if !is_alike || file.has_moved_rows() {
             return Ok(None);
         }
         let tokens = file.tokens()?;
         let pairs = tokens.iter().zip(&content.tokens);
         let n_common = pairs.take_while(|(file, here)| file == here).count();
-        let (mut stable, mut places) = (Vec::new(), Vec::new());
+        let n_common = n_common.min(n_read_alike(sequence, file, tokens.len())?);
+        let mut orders = Vec::new();
         for layer in sequence.shape().layers() {
-            let there = read_places((file, &Proofs::here()), layer)?;
-            let here = sequence.places(layer);
-            let rows = (0..n_common).take_while(|row| is_same_row(&there, &here, *row, n_common));
-            let rows = rows.count();
-            stable.push(rows);
-            places.push(rows.min(there.permuted_to).min(here.permuted_to));
+            let there = read_places(Kind::Order, (file, &Proofs::here()), layer)?;
+            orders.push(n_alike(&there, &sequence.places(layer)));
             let of_layer = |entry: &&Entry| entry.key.layer == Some(layer);
             let n_records = file.directory.entries.iter().filter(of_layer).count();
             if n_records > MAX_LAYER_RECORDS + tokens.len() / SEGMENT_ROWS {
                 return Ok(None);
             }
         }
-        let least = stable.iter().min().copied().unwrap_or(0);
         // Else most of the file would be bytes that nothing refers to.
         let is_used = file.end <= 2 * file.n_used_bytes() + SMALL_WASTE;
-        let is_worth = is_used && least > 0 && 2 * least >= tokens.len();
-        Ok(is_worth.then_some(Self { file, n_common, stable, places }))
+        let is_worth = is_used && n_common > 0 && 2 * n_common >= tokens.len();
+        Ok(is_worth.then_some(Self { file, n_common, orders }))
     }
 
     /// Records of the file that hold the first `end` of a kind, the last one cut there.
@@ -190,15 +188,29 @@ impl<'a> Before<'a> {
     }
 }
 
-/// Whether a row is the same token in both, one that both have, in every head.
-fn is_same_row(there: &PlacesRecord, here: &PlacesRecord, row: usize, n_common: usize) -> bool {
-    let token = |places: &PlacesRecord, head: usize| {
-        places.positions[head].get(row).map_or(row, |token| *token as usize)
+/// First tokens of the file's whose rows may be those that the sequence has: an answer of the file
+/// that the sequence has read as a part of a prompt has other ones.
+fn n_read_alike<B: Backend>(
+    sequence: &Sequence<B>,
+    file: &RecordFile<'_>,
+    n_tokens: usize,
+) -> Result<usize, SessionFileError> {
+    let source = (file, &Proofs::here());
+    let there = match sequence.shape().layers().next() {
+        Some(layer) => read_recorded(source, layer, &Dimensions::of(&file.header))?.last_end,
+        None => 0,
     };
-    (0..here.positions.len()).all(|head| {
-        let is = token(here, head);
-        is == token(there, head) && is < n_common
-    })
+    // Without a prompt rows came from elsewhere.
+    let is_older = there > 0 && sequence.n_read() > there;
+    Ok(if is_older { there } else { n_tokens })
+}
+
+/// First rows that are the same tokens in both orders, in every head.
+fn n_alike(there: &PlacesRecord, here: &PlacesRecord) -> usize {
+    let alike = |(there, here): (&Vec<u32>, &Vec<u32>)| {
+        there.iter().zip(here).take_while(|(there, here)| there == here).count()
+    };
+    there.positions.iter().zip(&here.positions).map(alike).min().unwrap_or(0)
 }
 
 struct Saving<'a, 'f, 'o> {
@@ -234,11 +246,15 @@ impl Saving<'_, '_, '_> {
         // Whoever opens the file then indexes its rows, if and when that is of use there.
         let rows_alone = self.options.rows_alone || sequence.has_waiting_index();
         for layer in sequence.shape().layers() {
-            self.places(layer, &sequence.places(layer))?;
-            self.rows(sequence, layer)?;
-            self.exact_rows(sequence, layer)?;
+            let order = sequence.places(layer);
+            if !rows_alone && sequence.layers()[layer].recall().is_some() {
+                self.order(layer, &order)?;
+            }
+            let rows = TokenRows::of(&order);
+            self.rows(sequence, layer, &rows)?;
+            self.exact_rows(sequence, layer, &rows)?;
             let (recorded, state) = if rows_alone {
-                (sequence.recorded(layer).await?, None)
+                (sequence.recorded_so_far(layer).await?, None)
             } else {
                 let LayerRecord { recorded, state } = sequence.layer_record(layer).await?;
                 (recorded, Some(state))
@@ -278,40 +294,47 @@ impl Saving<'_, '_, '_> {
         kept
     }
 
-    fn places(&mut self, layer: LayerId, places: &PlacesRecord) -> Result<(), SessionFileError> {
-        let kept = self.keep(Kind::Places, Some(layer), |before| before.places[layer.index()]);
-        if kept == places.permuted_to {
+    /// Which token each row of the index is.
+    fn order(&mut self, layer: LayerId, order: &PlacesRecord) -> Result<(), SessionFileError> {
+        let kept = self.keep(Kind::Order, Some(layer), |before| before.orders[layer.index()]);
+        if kept == order.permuted_to {
             return Ok(());
         }
-        let (mut fields, span) = (FieldWriter::default(), kept..places.permuted_to);
-        write_places(places, span.clone(), &mut fields);
-        self.writer.record(Key::of(Kind::Places, layer, span), &fields.into_bytes())
+        let (mut fields, span) = (FieldWriter::default(), kept..order.permuted_to);
+        write_places(order, span.clone(), &mut fields);
+        self.writer.record(Key::of(Kind::Order, layer, span), &fields.into_bytes())
     }
 
     fn rows<B: Backend>(
         &mut self,
         sequence: &Sequence<B>,
         layer: LayerId,
+        rows: &TokenRows,
     ) -> Result<(), SessionFileError> {
-        let kept = self.keep(Kind::Rows, Some(layer), |before| before.stable[layer.index()]);
+        let kept = self.keep(Kind::Rows, Some(layer), |before| before.n_common);
         let n = sequence.n_tokens();
         for start in (kept..n).step_by(self.options.segment_rows) {
             let span = start..n.min(start + self.options.segment_rows);
-            write_rows(sequence, layer, span, &mut self.writer)?;
+            write_rows(sequence, layer, (span, rows), &mut self.writer)?;
         }
         Ok(())
     }
 
-    /// First and recent rows in full, where others are rounded.
+    /// First and recent rows in full, where others are rounded: those before and behind the ones
+    /// that an index has moved.
     fn exact_rows<B: Backend>(
         &mut self,
         sequence: &Sequence<B>,
         layer: LayerId,
+        rows: &TokenRows,
     ) -> Result<(), SessionFileError> {
         let Some(rounded) = sequence.store().rounded() else { return Ok(()) };
         let (shape, n) = (sequence.shape(), sequence.n_tokens());
         let format = dtype_code(shape.kv_dtype);
-        for span in rounded.exact_rows(layer) {
+        let [first, recent] = rounded.exact_rows(layer);
+        let first = first.start..first.end.min(rows.n_in_order());
+        let recent = recent.start.max(sequence.n_moved(layer))..recent.end;
+        for span in [first, recent] {
             let span = span.start.min(n)..span.end.min(n);
             if span.is_empty() {
                 continue;
@@ -383,11 +406,11 @@ impl Saving<'_, '_, '_> {
     }
 }
 
-/// Writes rows of all heads, as the store keeps them.
+/// Writes rows of some tokens of all heads, as the store keeps them.
 fn write_rows<B: Backend>(
     sequence: &Sequence<B>,
     layer: LayerId,
-    span: Range<usize>,
+    (span, rows): (Range<usize>, &TokenRows),
     file: &mut RecordWriter<'_>,
 ) -> Result<(), SessionFileError> {
     let (shape, store) = (sequence.shape(), sequence.store());
@@ -402,11 +425,16 @@ fn write_rows<B: Backend>(
     let mut bytes = vec![0; step.min(span.len()) * row_bytes];
     for head in shape.heads() {
         for start in span.clone().step_by(step) {
-            let rows = start..span.end.min(start + step);
-            let bytes = &mut bytes[..rows.len() * row_bytes];
-            match rounded {
-                Some(rounded) => rounded.read_codes(layer, head, rows, bytes),
-                None => store.read_rows(layer, head, rows, bytes),
+            let tokens = start..span.end.min(start + step);
+            let bytes = &mut bytes[..tokens.len() * row_bytes];
+            let mut rest = &mut *bytes;
+            for run in rows.runs(head.index(), tokens) {
+                let (part, behind) = rest.split_at_mut(run.len() * row_bytes);
+                match rounded {
+                    Some(rounded) => rounded.read_codes(layer, head, run, part),
+                    None => store.read_rows(layer, head, run, part),
+                }
+                rest = behind;
             }
             record.bytes(bytes)?;
         }

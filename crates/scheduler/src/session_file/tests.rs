@@ -23,6 +23,10 @@ use crate::sequence::{Sequence, SequenceOptions};
 /// What the kept files show: every field of the format is in one of them.
 const NAMES: [&str; 6] = ["clusters", "blocks", "tokens", "kept", "tiers", "narrowed"];
 
+/// Those whose rows an index has moved: `v2-NAME` has them as they lay, `v2-ordered-NAME` in the
+/// order of tokens, as this release writes them.
+const MOVED: [&str; 2] = ["clusters", "tiers"];
+
 fn kept(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/session");
     std::fs::read(folder.join(format!("{name}.lvs"))).unwrap()
@@ -204,6 +208,28 @@ fn a_read_behind_the_end_may_fail_too() {
     }
 }
 
+#[test]
+fn rows_of_a_file_are_one_session_in_either_order() {
+    for name in MOVED {
+        let [old, new] =
+            ["v2-", "v2-ordered-"].map(|form| open(&kept(&format!("{form}{name}"))).unwrap());
+        assert_eq!(old.1, new.1, "{name}");
+        for layer in [0, 1] {
+            assert!(rows(&old.0, layer) == rows(&new.0, layer), "layer {layer} of {name}");
+            let layer = LayerId::new(layer);
+            assert_eq!(old.0.places(layer), new.0.places(layer), "{name}");
+            let [old, new] = [&old.0, &new.0].map(|s| block_on(s.layer_record(layer)).unwrap());
+            assert_eq!(old, new, "{layer:?} of {name}");
+        }
+        assert!(new.0.places(LayerId::new(1)).permuted_to > 0, "{name}");
+        // Who takes no index needs none of its order.
+        let full = PolicyOptions::new(Preset::Full);
+        let file = kept(&format!("v2-ordered-{name}"));
+        let (all, _) = open_under(&file, shape(), Some(&full)).unwrap();
+        assert_eq!(all.places(LayerId::new(1)).permuted_to, 0);
+    }
+}
+
 /// What is written of a kept file is that file, and what it has is not written again behind it.
 #[test]
 fn what_was_read_is_written_as_it_was_and_appended_to() {
@@ -218,9 +244,18 @@ fn what_was_read_is_written_as_it_was_and_appended_to() {
             block_on(save_sequence(&mut sequence, &options, &content, &mut out)).unwrap();
             (sequence, content, out)
         };
-        // Tokens of the KV type have become codes, and stay these.
-        let file = if name == "tiers" { save(&kept).2 } else { kept.clone() };
-        assert_eq!(file == kept, name != "tiers");
+        // Moved rows come in the order of tokens, and of those of two stages tokens of the KV type
+        // have become codes; both stay so.
+        let is_moved = MOVED.contains(&name);
+        let file = if is_moved { save(&kept).2 } else { kept.clone() };
+        assert_eq!(file == kept, !is_moved);
+        if is_moved {
+            assert!(file == self::kept(&format!("v2-ordered-{name}")), "{name}");
+            let (mut sequence, content) = open(&kept).unwrap();
+            let (old, mut none) = (SessionFile::open(&kept).unwrap(), Vec::new());
+            let appended = append_sequence(&mut sequence, &options, &content, &old, &mut none);
+            assert!(!block_on(appended).unwrap() && none.is_empty(), "{name} in its old order");
+        }
         let (mut sequence, content, out) = save(&file);
         assert!(out == file, "{name}");
         let opened = SessionFile::open(&file).unwrap();
@@ -288,7 +323,8 @@ fn a_session_is_the_same_whether_one_thread_opens_it_or_two() {
 /// refused with the words that one thread has for it.
 #[test]
 fn two_threads_refuse_what_one_refuses() {
-    for name in NAMES.map(|name| format!("v2-{name}")) {
+    let ordered = MOVED.map(|name| format!("v2-ordered-{name}"));
+    for name in NAMES.map(|name| format!("v2-{name}")).into_iter().chain(ordered) {
         let [mut short, mut long] = short_and_long(&name);
         let file = RecordFile::open(&short, header::read(&short).unwrap()).unwrap();
         let entries: Vec<_> = file.directory.entries.iter().map(|entry| entry.bytes()).collect();
@@ -413,18 +449,26 @@ fn rows_have_a_type_and_a_place_that_the_sequence_has() {
 
 #[test]
 fn an_order_of_rows_has_each_token_once() {
-    let twice = changed("v2-clusters", Kind::Places, |_, bytes| {
-        let (first, second) = bytes.split_at_mut(4);
-        second[..4].copy_from_slice(first);
+    let forms = [("v2-clusters", Kind::Places), ("v2-ordered-clusters", Kind::Order)];
+    for (name, kind) in forms {
+        let twice = changed(name, kind, |_, bytes| {
+            let (first, second) = bytes.split_at_mut(4);
+            second[..4].copy_from_slice(first);
+        });
+        assert_eq!(contradiction(&twice), "a token has no row, or two");
+        let gap = changed(name, kind, |key, _| key.span.start = 1);
+        assert_eq!(contradiction(&gap), "the order of rows");
+        let many = changed(name, kind, |key, bytes| {
+            key.span.end = 26;
+            bytes.resize(26 * 4, 0);
+        });
+        assert_eq!(contradiction(&many), "the order of rows", "more rows than tokens");
+    }
+    let both = rewritten("v2-ordered-clusters", |records| {
+        let (key, bytes) = first(records, Kind::Order).clone();
+        records.push((Key { kind: Kind::Places, ..key }, bytes));
     });
-    assert_eq!(contradiction(&twice), "a token has no row, or two");
-    let gap = changed("v2-clusters", Kind::Places, |key, _| key.span.start = 1);
-    assert_eq!(contradiction(&gap), "the order of rows");
-    let many = changed("v2-clusters", Kind::Places, |key, bytes| {
-        key.span.end = 26;
-        bytes.resize(26 * 4, 0);
-    });
-    assert_eq!(contradiction(&many), "the order of rows", "more rows than tokens");
+    assert_eq!(contradiction(&both), "the order of rows", "rows lie in one order");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use longview_core::{DType, HeadId, LayerId, decode_f32_into, encode_f32, encode_
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpError, OpResult};
 
 use super::host_bytes::{HostBytesMut, OpenBytes};
-use super::host_store::{HostStore, RoundedRows, RowRange, Unchanged, touch_heads};
+use super::host_store::{HostStore, RoundedRows, RowRange, Unchanged, scatter, touch_heads};
 use super::segmented_bytes::SegmentedBytes;
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
@@ -477,6 +477,29 @@ impl<B: Backend> RoundedRows for EightBitStore<B> {
         self.layers[layer].held[head] = rows.end..rows.end;
         for row in rows.start..rows.end.min(self.layout.sinks) {
             self.renew_first_row(layer, head, row);
+        }
+    }
+
+    fn scatter_codes(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]) {
+        let (Some(first), Some(last)) = (rows.iter().min(), rows.iter().max()) else { return };
+        let (row_bytes, end) = (kv8::row_bytes(self.shape.head_dim), *last as usize + 1);
+        let range = self.rounded_at(head, 0)..self.rounded_at(head, end);
+        self.unchanged.written(layer, *first as usize);
+        match &mut self.layers[layer].rounded {
+            Memory::Mapped(backend, buffer) => {
+                let all = backend.host_bytes_mut(buffer).expect("made by alloc_host");
+                scatter(&mut all[range], rows, bytes);
+            }
+            Memory::Plain(all) => {
+                for (row, bytes) in rows.iter().zip(bytes.chunks_exact(row_bytes)) {
+                    all.write(range.start + *row as usize * row_bytes, bytes);
+                }
+            }
+        }
+        self.layers[layer].held[head] = end..end;
+        let n_first = self.layout.sinks;
+        for row in rows.iter().filter(|row| (**row as usize) < n_first) {
+            self.renew_first_row(layer, head, *row as usize);
         }
     }
 

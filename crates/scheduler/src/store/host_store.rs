@@ -26,6 +26,15 @@ pub trait HostStore<B: Backend>: Send + Sync {
     /// Overwrites rows from `start` with `bytes` (whole rows).
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]);
 
+    /// Overwrites the rows `rows` of one head, one after the other, with `bytes`. Where there are
+    /// many of them this is faster than to write each for itself.
+    fn scatter_rows(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]) {
+        let row_bytes = bytes.len() / rows.len().max(1);
+        for (row, bytes) in rows.iter().zip(bytes.chunks_exact(row_bytes.max(1))) {
+            self.write_rows(layer, head, *row as usize, bytes);
+        }
+    }
+
     /// Gets memory for the first `n_rows` rows of a layer, all of which are about to be written,
     /// with all threads of the backend. Without it the first write to a page does so.
     fn expect_rows(&mut self, _layer: LayerId, _n_rows: usize) {}
@@ -116,6 +125,9 @@ pub trait RoundedRows {
     /// first rows, which are what their codes say.
     fn write_codes(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]);
 
+    /// As [`RoundedRows::write_codes`], of the rows `rows`, one after the other.
+    fn scatter_codes(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]);
+
     /// First rows and recent rows that every head has in full; some may be beyond the last token.
     fn exact_rows(&self, layer: LayerId) -> [Range<usize>; 2];
 
@@ -190,6 +202,14 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         self.unchanged.written(layer, start);
         let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
         all[range].copy_from_slice(bytes);
+    }
+
+    fn scatter_rows(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]) {
+        let Some(first) = rows.iter().min() else { return };
+        self.unchanged.written(layer, *first as usize);
+        let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
+        let of_head = &mut all[self.shape.row_bytes_range(head, 0..self.shape.capacity)];
+        scatter(of_head, rows, bytes);
     }
 
     fn expect_rows(&mut self, layer: LayerId, n_rows: usize) {
@@ -277,6 +297,14 @@ impl Unchanged {
     /// How many they are.
     pub fn rows(&self, layer: LayerId) -> usize {
         self.0[layer]
+    }
+}
+
+/// Copies rows, which follow each other in `bytes`, to those places of `all`.
+pub(super) fn scatter(all: &mut [u8], rows: &[u32], bytes: &[u8]) {
+    let row_bytes = bytes.len() / rows.len();
+    for (row, bytes) in rows.iter().zip(bytes.chunks_exact(row_bytes)) {
+        all[*row as usize * row_bytes..][..row_bytes].copy_from_slice(bytes);
     }
 }
 

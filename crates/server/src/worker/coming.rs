@@ -58,7 +58,7 @@ impl<B: Backend + 'static> Worker<B> {
                     (self.options.log)(&format!("a prompt is begun again: {}", error.json()));
                     // No memory for a second session: what came is of use to more than one.
                     if session.tokens().len() > n_known
-                        && guarded(|| Ok(block_on(session.truncate(n_known))?)).is_err()
+                        && guarded(|| Ok(block_on(session.cut(n_known))?)).is_err()
                     {
                         return;
                     }

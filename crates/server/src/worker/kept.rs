@@ -4,12 +4,17 @@
 //! prompts part, a session that ends there is kept as well (a trunk): the next prompt that begins
 //! so goes on from it and indexes nothing again.
 //!
+//! What a request says does not depend on what was known: of an answer no token is gone on from
+//! that was computed through a policy, and of a prompt none whose statistics are not those of its
+//! beginning ([`longview_scheduler::Sequence::known`]).
+//!
 //! What was read sparsely serves nobody who asks for exact, nor the other way round: an answer does
 //! not depend on what others asked for.
 
-use longview_engine::{Engine, PrefillMode, Session};
+use longview_engine::{Engine, PrefillMode, Session, resolve_policy};
 use longview_library::documents::Id;
 use longview_ops::Backend;
+use longview_scheduler::PromptLength;
 
 use crate::error::ApiError;
 use crate::job::Job;
@@ -27,6 +32,9 @@ const LOOSE_END: usize = 64;
 pub(super) struct Kept<B: Backend> {
     entries: Vec<Entry<B>>,
     most: usize,
+    /// Layers of the model and tokens of the context: what policies of requests are made for.
+    n_layers: usize,
+    ctx_size: usize,
     turn: u64,
     /// Sessions that were kept so far.
     n_kept: u64,
@@ -53,8 +61,18 @@ impl<B: Backend> Entry<B> {
 }
 
 impl<B: Backend> Kept<B> {
-    pub(super) fn new(most: usize) -> Self {
-        Self { entries: Vec::new(), most, turn: 0, n_kept: 0 }
+    pub(super) fn new(most: usize, (n_layers, ctx_size): (usize, usize)) -> Self {
+        Self { entries: Vec::new(), most, n_layers, ctx_size, turn: 0, n_kept: 0 }
+    }
+
+    /// As many of the first `n` tokens of a session as the job goes on from.
+    pub(super) fn known_to(&self, job: &Job, session: &Session<B>, n: usize) -> usize {
+        let Ok((_, policy)) = resolve_policy(&job.how.policy, self.n_layers, self.ctx_size) else {
+            return 0;
+        };
+        let len = job.ids.len();
+        let most = len.saturating_add(job.how.max_tokens.unwrap_or(0));
+        session.sequence().known(&policy, n, PromptLength { len, most })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -79,12 +97,15 @@ impl<B: Backend> Kept<B> {
         })
     }
 
-    /// The session of the job's scope, read as it asks, with most tokens in common with its
-    /// prompt, and how many.
+    /// The session of the job's scope, read as it asks, from most of whose tokens its prompt goes
+    /// on, and how many.
     pub(super) fn nearest(&self, job: &Job) -> (Option<usize>, usize) {
         let (ids, scope, prefill) = (&job.ids, job.scope, job.how.prefill);
         let common = |(i, entry): (usize, &Entry<B>)| {
             let n_common = common_prefix(entry.session.tokens(), ids);
+            // What the model says behind the last token is wanted, so that is computed anew.
+            let n_common = n_common.min(ids.len().saturating_sub(1));
+            let n_common = self.known_to(job, &entry.session, n_common);
             // Of equals the one of which least has to be cut off.
             let rest = entry.session.tokens().len() - n_common;
             (n_common, std::cmp::Reverse(rest), i)
@@ -97,19 +118,29 @@ impl<B: Backend> Kept<B> {
         }
     }
 
-    /// A session that goes on from the first `n_known` tokens of entry `i`.
+    /// Most tokens that a session of the job's scope has in common with its prompt, whether the
+    /// prompt goes on from all of them or not.
+    pub(super) fn most_common(&self, job: &Job) -> usize {
+        let own = self.entries.iter().filter(|entry| entry.is_of(job.scope, job.how.prefill));
+        own.map(|entry| common_prefix(entry.session.tokens(), &job.ids)).max().unwrap_or(0)
+    }
+
+    /// A session that goes on from the first `n_known` tokens of entry `i`; `n_common` tokens of
+    /// what is kept and of its prompt are the same.
     pub(super) async fn fork(
         &mut self,
         engine: &mut Engine<B>,
         i: usize,
-        n_known: usize,
+        (n_known, n_common): (usize, usize),
     ) -> Result<Session<B>, ApiError> {
         self.turn += 1;
         self.entries[i].used = self.turn;
         let scope = self.entries[i].scope;
         let whole = self.entries[i].session.tokens().len();
         let mut i = i;
-        if n_known >= MIN_SHARED && n_known + LOOSE_END < whole {
+        // Where the prompt parts from others further on, whoever comes next goes on from this one.
+        let parts_here = n_known + LOOSE_END >= n_common;
+        if n_known >= MIN_SHARED && n_known + LOOSE_END < whole && parts_here {
             let mut trunk = engine.fork(&mut self.entries[i].session).await?;
             trunk.truncate(n_known).await?;
             engine.settle(&mut trunk).await?;
@@ -124,7 +155,7 @@ impl<B: Backend> Kept<B> {
         }
         let mut fork = engine.fork(&mut self.entries[i].session).await?;
         if fork.tokens().len() > n_known {
-            fork.truncate(n_known).await?;
+            fork.cut(n_known).await?;
         }
         self.make_room();
         Ok(fork)
@@ -140,13 +171,17 @@ impl<B: Backend> Kept<B> {
         let prefill = session.sequence().prefill_mode();
         let own = |entry: &&Entry<B>| entry.is_of(scope, prefill);
         let mut entries = self.entries.iter().filter(own);
-        let is_known = entries.any(|entry| entry.session.tokens().starts_with(tokens));
+        let n_known = session.known_tokens();
+        let has_as_much = |other: &Session<B>| other.known_tokens() >= n_known;
+        let is_known = entries
+            .any(|entry| entry.session.tokens().starts_with(tokens) && has_as_much(&entry.session));
         if is_known && name.is_none() {
             return;
         }
         self.entries.retain(|entry| {
             let is_old = entry.name.is_some() && entry.name == name;
-            let is_passed = !entry.is_trunk && tokens.starts_with(entry.session.tokens());
+            let goes_on = tokens.starts_with(entry.session.tokens());
+            let is_passed = !entry.is_trunk && goes_on && entry.session.known_tokens() <= n_known;
             !entry.is_of(scope, prefill) || !(is_old || is_passed)
         });
         let (is_trunk, used, serial) = (name.is_some(), self.turn, self.n_kept);

@@ -40,7 +40,7 @@ impl<B: Backend + 'static> Worker<B> {
     fn ask_share(&mut self, at: usize) -> Option<OnDisk> {
         let job = &self.waiting[at];
         let may_use_known = self.may_use_known(job).unwrap_or(false);
-        let n_known = self.kept.nearest(job).1;
+        let n_known = self.kept.most_common(job);
         let (scope, prefill) = (job.scope, job.how.prefill);
         let Some(disk) = self.disk.as_mut().filter(|_| may_use_known) else {
             return Some(OnDisk::Fetched);
@@ -74,7 +74,7 @@ impl<B: Backend + 'static> Worker<B> {
         if !disk.can_open() {
             return None;
         }
-        let n_known = self.kept.nearest(job).1;
+        let n_known = self.kept.most_common(job);
         let (scope, prefill) = (job.scope, job.how.prefill);
         let nearest = disk.nearest(job, n_known);
         let Some(nearest) = nearest else { return Some(OnDisk::Done) };

@@ -107,6 +107,7 @@ impl<B: Backend + 'static> Worker<B> {
         metrics.kv_capacity.set(n_slots.saturating_mul(ctx_size));
         metrics.kept_capacity.set((n_slots + options.max_kept).saturating_mul(ctx_size));
         let disk = kept.map(|kept| Disk::new(kept, &engine, &model, told)).transpose()?;
+        let kept = Kept::new(options.max_kept, (model.n_layers, ctx_size));
         Ok(Self {
             engine,
             model,
@@ -115,7 +116,7 @@ impl<B: Backend + 'static> Worker<B> {
             waiting: VecDeque::new(),
             runs: Vec::new(),
             left: Vec::new(),
-            kept: Kept::new(options.max_kept),
+            kept,
             pace: Pace::new(options.limits.max_stall),
             options,
             disk,
@@ -499,11 +500,11 @@ impl<B: Backend + 'static> Worker<B> {
     async fn known(&mut self, job: &Job) -> Option<Session<B>> {
         let log = Arc::clone(&self.options.log);
         self.keep_of_running(job).await;
-        let (found, n_common) = self.kept.nearest(job);
-        // The last token is computed anew: what the model says behind it is wanted.
-        let n_known = n_common.min(job.ids.len() - 1);
+        let (found, n_known) = self.kept.nearest(job);
         let i = found.filter(|_| n_known > 0)?;
-        let mut session = match self.kept.fork(&mut self.engine, i, n_known).await {
+        let n_common = self.kept.most_common(job);
+        let lengths = (n_known, n_common);
+        let mut session = match self.kept.fork(&mut self.engine, i, lengths).await {
             Ok(session) => session,
             Err(error) => {
                 log(&format!("a kept context cannot be gone on from: {}", error.json()));
@@ -513,6 +514,7 @@ impl<B: Backend + 'static> Worker<B> {
         if job.how.policy.text() != self.model.policy.text() {
             self.engine.set_policy(&mut session, &job.how.policy).await.ok()?;
         }
+        session.part_at(n_common);
         Some(session)
     }
 
@@ -531,7 +533,9 @@ impl<B: Backend + 'static> Worker<B> {
             Phase::Answering(choices) => choices.first_mut().map(|choice| &mut choice.session),
             Phase::Reading(_) => None,
         });
-        let common = |session: &&mut Session<B>| common_prefix(session.tokens(), ids);
+        let common = |session: &&mut Session<B>| {
+            common_prefix(session.tokens(), ids).min(session.known_tokens())
+        };
         let Some(session) = sessions.max_by_key(common) else { return };
         if common(&session) < n_known + MIN_SHARED || session.policy().residency.forgets() {
             return;

@@ -1,6 +1,6 @@
 //! Launches `attend_chunk.wgsl`, and for few queries `attend_list.wgsl` over the run.
 
-use longview_ops::{AttendChunk, ChunkEdges, ChunkSpan, Op, OpResult};
+use longview_ops::{AttendChunk, ChunkEdges, ChunkSpan, Op, OpError, OpResult};
 
 use crate::attention::{
     ListLaunch, ListRows, MAX_PARTIALS, Merge, Splits, check_width, kv_defines, kv_row_bytes,
@@ -19,6 +19,10 @@ const SPLIT_ROWS: usize = 256;
 
 pub(crate) fn run(backend: &WgpuBackend, d: AttendChunk<'_, WgpuBackend>) -> OpResult<()> {
     d.check()?;
+    if d.spans.iter().any(|span| span.order.is_some()) {
+        let reason = "rows of a run are read in their order".to_owned();
+        return Err(OpError::Unsupported { backend: "wgpu", op: Op::AttendChunk, reason });
+    }
     check_width(Op::AttendChunk, d.p.head_dim)?;
     d.spans.iter().filter(|span| span.q_len > 0).try_for_each(|span| one(backend, &d, span))
 }

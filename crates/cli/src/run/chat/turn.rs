@@ -64,7 +64,7 @@ impl<B: Backend> Chat<'_, B> {
         }
         // At least one token is computed anew: its logits are wanted.
         let known = common_prefix(self.session.tokens(), &ids).min(ids.len().saturating_sub(1));
-        block_on(self.session.truncate(known))?;
+        block_on(self.session.cut(known))?;
         let mut bar = PrefillBar::new(ids.len() - known);
         let mut update = |progress| bar.update(progress, &guard);
         let rest = &ids[known..];
