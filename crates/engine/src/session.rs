@@ -181,12 +181,35 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// What the new policy needs and cannot have; the one before stays in force then.
     pub async fn set_policy(&mut self, options: &PolicyOptions) -> Result<(), EngineError> {
-        let shape = self.sequence.shape();
-        let (options, policy) = resolve_policy(options, shape.n_layers, shape.capacity)?;
-        self.undo_unfinished().await?;
+        let (options, policy) = self.other_policy(options).await?;
         self.sequence.set_policy(policy).await?;
         self.options = options;
         Ok(())
+    }
+
+    /// [`Sequence::begin_policy`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn begin_policy(
+        &mut self,
+        options: &PolicyOptions,
+    ) -> Result<(), EngineError> {
+        let (options, policy) = self.other_policy(options).await?;
+        self.sequence.begin_policy(policy).await?;
+        self.options = options;
+        Ok(())
+    }
+
+    /// What a change of the policy needs: no step is half done.
+    async fn other_policy(
+        &mut self,
+        options: &PolicyOptions,
+    ) -> Result<(PolicyOptions, Policy), EngineError> {
+        let shape = self.sequence.shape();
+        let resolved = resolve_policy(options, shape.n_layers, shape.capacity)?;
+        self.undo_unfinished().await?;
+        Ok(resolved)
     }
 
     /// Adds tokens whose keys and values come from elsewhere; see [`Sequence::inject`].
@@ -227,15 +250,36 @@ impl<B: Backend> Session<B> {
     /// [`Session::truncate`] before a further part of a prompt: what only the end of a prompt needs
     /// is made at the end of that, and not of what is left.
     pub async fn cut(&mut self, n_tokens: usize) -> Result<(), EngineError> {
+        self.cut_tokens(n_tokens);
+        match self.undo_unfinished().await {
+            Err(_) if self.sequence.is_lost() => Ok(()),
+            result => result,
+        }
+    }
+
+    /// [`Session::cut`] in pieces: while [`Sequence::is_behind`],
+    /// [`Engine::finish_prefill_piece`](crate::Engine::finish_prefill_piece) has to be called before
+    /// more of a prompt is read.
+    pub async fn begin_cut(&mut self, n_tokens: usize) -> Result<(), EngineError> {
+        self.cut_tokens(n_tokens);
+        self.drop_drafted()?;
+        match self.sequence.begin_cut(self.tokens.len()).await {
+            // It is cut there when the device is open again.
+            Err(_) if self.sequence.is_lost() => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(()) => {
+                self.step_is_unfinished = false;
+                Ok(())
+            }
+        }
+    }
+
+    fn cut_tokens(&mut self, n_tokens: usize) {
         self.uncomputed = None;
         self.last = Output::Nothing;
         self.lookup.truncate(&self.tokens, n_tokens);
         self.tokens.truncate(n_tokens);
         self.step_is_unfinished = true;
-        match self.undo_unfinished().await {
-            Err(_) if self.sequence.is_lost() => Ok(()),
-            result => result,
-        }
     }
 
     /// Brings the session to `backend` if it lives on another one, and undoes what a call before

@@ -280,6 +280,22 @@ impl<B: Backend> Engine<B> {
         session.set_policy(options).await
     }
 
+    /// [`Engine::set_policy`] of a session whose prompt goes on, in pieces: the index of what is
+    /// there is left for [`Engine::finish_prefill_piece`]. Call that until it is done before more
+    /// of the prompt is read.
+    ///
+    /// # Errors
+    /// As [`Engine::set_policy`]. What shows only as the index is made is an error of its pieces.
+    pub async fn begin_policy(
+        &mut self,
+        session: &mut Session<B>,
+        options: &PolicyOptions,
+    ) -> Result<(), EngineError> {
+        self.revive().await?;
+        session.restore_on(&self.backend).await?;
+        session.begin_policy(options).await
+    }
+
     /// Brings a session into the state that its next token needs, also after the device was lost:
     /// the device is opened again, and what a failed call left undone is made.
     ///

@@ -178,24 +178,24 @@ fn chunks_are_cut_so_that_answers_go_on() {
     drop(beside);
 }
 
-/// What is between two steps of an answer, while a prompt beside it is read: a short chunk, or one
-/// piece of the prompt's end, never all of it. Counted, because a clock says how busy the machine
-/// is.
-#[test]
-fn the_end_of_a_prompt_is_made_in_pieces_between_the_steps_of_others() {
+/// A server whose rounds have time for one piece of a prompt's end, and for a short chunk.
+fn serve_in_pieces(preset: &str) -> Served {
     let limits = Limits { max_stall: Duration::ZERO, ..Limits::default() };
-    let options = ServerOptions { limits, ..ServerOptions::default() };
-    let served = serve_with(options, 128, Duration::ZERO);
-    let mut body = asked(150, 26);
-    body["cache_prompt"] = json!(false);
-    body["policy"] = json!("clusterkv");
-    body["budget"] = json!(64);
+    let mut model = facts_of_model();
+    model.policy = preset.parse().map(longview_scheduler::PolicyOptions::new).expect("it");
+    let served =
+        begin_model(model, ServerOptions { limits, ..Default::default() }, 128, Duration::ZERO);
+    served.wait_until_ready();
+    served
+}
+
+/// What a request says beside a long answer: its text and probabilities, the pieces in which ends
+/// of prompts were made for it, and the steps of the other one meanwhile.
+fn said_beside(served: &Served, body: &Value) -> ((String, String), f64, f64) {
     let counts = || {
         let pieces = served.metric("longview:prompt_end_pieces_total");
         (pieces, served.metric("llamacpp:n_decode_total"))
     };
-    let alone = said(&served, &body);
-    let n_alone = counts().0;
     let long =
         json!({ "prompt": "It was", "max_tokens": 3900, "ignore_eos": true, "stream": true });
     let n_decoded = counts().1;
@@ -207,13 +207,70 @@ fn the_end_of_a_prompt_is_made_in_pieces_between_the_steps_of_others() {
         thread::sleep(Duration::from_millis(1));
     }
     let begin = counts();
-    let answer = said(&served, &body);
+    let answer = said(served, body);
     let end = counts();
-    let (n_pieces, n_steps) = (end.0 - begin.0, end.1 - begin.1);
     assert_eq!(served.metric("llamacpp:requests_processing"), 1.0, "the other one goes on");
     drop(beside);
-    assert_eq!(answer, alone, "pieces change no bit");
-    assert_eq!(n_pieces, n_alone, "the same pieces");
-    assert!(n_pieces > 10.0, "{n_pieces} pieces");
-    assert!(n_steps >= n_pieces, "{n_steps} steps between {n_pieces} pieces");
+    served.wait_for("llamacpp:requests_processing", 0.0);
+    (answer, end.0 - begin.0, end.1 - begin.1)
+}
+
+/// What is between two steps of an answer, while a prompt beside it is read: a short chunk, or one
+/// piece of the prompt's end, never all of it. Counted, because a clock says how busy the machine
+/// is.
+#[test]
+fn the_end_of_a_prompt_is_made_in_pieces_between_the_steps_of_others() {
+    let served = serve_in_pieces("longview");
+    // Clusters, blocks, tokens.
+    for preset in ["clusterkv", "quest", "loki"] {
+        let mut body = asked(150, 26);
+        body["cache_prompt"] = json!(false);
+        body["policy"] = json!(preset);
+        body["budget"] = json!(64);
+        let before = served.metric("longview:prompt_end_pieces_total");
+        let alone = said(&served, &body);
+        let n_alone = served.metric("longview:prompt_end_pieces_total") - before;
+        let (answer, n_pieces, n_steps) = said_beside(&served, &body);
+        assert_eq!(answer, alone, "{preset}: pieces change no bit");
+        assert_eq!(n_pieces, n_alone, "{preset}: the same pieces");
+        assert!(n_pieces > 10.0, "{preset}: {n_pieces} pieces");
+        assert!(n_steps >= n_pieces, "{preset}: {n_steps} steps between {n_pieces} pieces");
+    }
+}
+
+/// The same of the index of what was known: under another policy than that of the request before,
+/// and of clusters where the prompt parts from it.
+#[test]
+fn the_index_of_a_known_beginning_is_made_in_pieces_between_the_steps_of_others() {
+    for (own, preset) in [("longview", "quest"), ("longview", "loki"), ("clusterkv", "clusterkv")] {
+        let served = serve_in_pieces(own);
+        let (text, facts) = document(150, 27);
+        let ask = |fact| {
+            let mut body = question(&text, fact);
+            body["logprobs"] = json!(2);
+            body["policy"] = json!(preset);
+            body["budget"] = json!(64);
+            body
+        };
+        let mut first = ask(&facts[0]);
+        if own != preset {
+            first["policy"] = json!(own);
+            first["budget"] = Value::Null;
+        }
+        said(&served, &first);
+        let n_cached = || served.metric("longview:cached_tokens_total");
+        let (mut body, cached_before) = (ask(&facts[1]), n_cached());
+        let (answer, n_pieces, n_steps) = said_beside(&served, &body);
+        assert!(n_cached() - cached_before > 500.0, "{preset}: it was known");
+        body["cache_prompt"] = json!(false);
+        let before = served.metric("longview:prompt_end_pieces_total");
+        let cold = said(&served, &body);
+        let n_cold = served.metric("longview:prompt_end_pieces_total") - before;
+        if !KEEPS_CLUSTERS.contains(&preset) {
+            assert_eq!(answer, cold, "{preset}");
+        }
+        // Those of the known beginning, then those of the whole.
+        assert!(n_pieces > 1.5 * n_cold, "{preset}: {n_pieces} pieces, {n_cold} of a whole prompt");
+        assert!(n_steps >= n_pieces, "{preset}: {n_steps} steps between {n_pieces} pieces");
+    }
 }

@@ -301,6 +301,14 @@ impl Index {
         matches!(self.kind, IndexKind::Blocks(blocks) if asks(blocks))
     }
 
+    /// Rows of a prompt that are indexed at a time, where they are not clustered.
+    pub fn piece_rows(&self) -> usize {
+        if let IndexKind::Blocks(blocks) = self.kind {
+            return INDEX_SEGMENT.next_multiple_of(blocks.block);
+        }
+        INDEX_SEGMENT
+    }
+
     /// The tokens behind a key whose queries say how much it represents its block, where prefill
     /// records sums of queries for that; `recent` tokens are always attended.
     pub fn local_window(&self, recent: usize) -> Option<LocalWindow> {

@@ -6,7 +6,10 @@ use longview_core::{HeadId, LayerId, decode_f32};
 use longview_ops::ReferenceBackend;
 
 use super::kv_sequence::Sequence;
+use super::layer_state::Layer;
 use super::options::{HostStoreKind, Placement, SequenceOptions};
+use super::prompt_end::PromptEnd;
+use crate::index::ClustersRecord;
 use crate::layout::KvShape;
 use crate::policy::{Policy, PolicyOptions, Preset};
 use crate::store::fixture;
@@ -43,6 +46,13 @@ pub(super) fn clusters() -> Policy {
     policy(Preset::Clusterkv, 16, |o| {
         (o.sinks, o.recent, o.window) = (Some(1), Some(2), Some(2));
         (o.cluster_tokens, o.window_clusters, o.cache_steps) = (Some(2), Some(1), Some(1));
+    })
+}
+
+/// One first token, two last ones, blocks of two in windows of two.
+pub(super) fn blocks() -> Policy {
+    policy(Preset::Quest, 16, |o| {
+        (o.sinks, o.recent, o.window, o.block_size) = (Some(1), Some(2), Some(2), Some(2));
     })
 }
 
@@ -93,6 +103,26 @@ pub(super) fn prefilled(mut sequence: TestSequence, n: usize) -> TestSequence {
     inject(&mut sequence, n);
     pollster::block_on(sequence.finish_prefill()).unwrap();
     sequence
+}
+
+/// Ends the prompt in pieces that do not wait; returns how many there were.
+pub(super) fn end_in_pieces(sequence: &mut TestSequence) -> usize {
+    let mut n_pieces = 0;
+    for _ in 0..1_000_000 {
+        match pollster::block_on(sequence.finish_prefill_piece(false)).unwrap() {
+            PromptEnd::Done => return n_pieces + 1,
+            PromptEnd::More => n_pieces += 1,
+            PromptEnd::Waits => std::thread::yield_now(),
+        }
+    }
+    panic!("it does not end");
+}
+
+/// The units of each layer, and the tokens of its rows.
+pub(super) fn indexes(sequence: &TestSequence) -> Vec<(Vec<ClustersRecord>, Vec<Vec<u32>>)> {
+    let index = |layer: &Layer<ReferenceBackend>| layer.recall().unwrap().index.record().heads;
+    let one = |layer| (index(layer), layer.positions.clone());
+    sequence.layers.iter().map(one).collect()
 }
 
 /// Every row is that of the token that positions say, and every token has one.

@@ -13,9 +13,7 @@ use crate::error::SchedulerError;
 use crate::eviction::{best, head_capacities};
 use crate::index::{ClusterJob, ClusterTask, Observation, Observer, TaskKind};
 use crate::layout::LAST_QUERIES;
-use crate::policy::{
-    BlockConfig, FLUSH_STEPS, HeadBudgets, INDEX_SEGMENT, Index, IndexKind, Residual,
-};
+use crate::policy::{BlockConfig, FLUSH_STEPS, HeadBudgets, Index, IndexKind, Residual};
 use crate::store::{LayerRows, ReadParts, RowRange};
 
 /// The mass of rows that become part of an index, `[Hkv, n]`, from the first that is not indexed
@@ -439,7 +437,7 @@ impl<B: Backend> Sequence<B> {
         layer: LayerId,
         pieces: Pieces,
     ) -> Result<(), SchedulerError> {
-        let Pieces { end, len, mass } = pieces;
+        let (Pieces { end, mass }, len) = (pieces, index.piece_rows());
         let first = self.layers[layer].n_indexed;
         let heads = self.shape.n_kv_heads;
         while self.layers[layer].n_indexed < end {
@@ -489,9 +487,8 @@ impl<B: Backend> Sequence<B> {
             let sums = heads.map(|head| block_sums(head, blocks.block, reach));
             (sums.collect::<Vec<_>>(), p.count)
         });
-        let len = INDEX_SEGMENT.next_multiple_of(blocks.block);
         let mass = mass.filter(|_| blocks.summary == BlockSummary::Top);
-        self.index_pieces(index, layer, Pieces { end, len, mass }).await?;
+        self.index_pieces(index, layer, Pieces { end, mass }).await?;
         let Some((mut sums, count)) = chosen else { return Ok(()) };
         if index.pooling == Pooling::SharedScores {
             let total = |b: usize| sums.iter().map(|head| head[b]).sum();
@@ -592,8 +589,6 @@ impl<B: Backend> Sequence<B> {
 pub(super) struct Pieces {
     /// Behind its last row.
     pub end: usize,
-    /// Rows of a piece.
-    pub len: usize,
     pub mass: Option<RowMass>,
 }
 

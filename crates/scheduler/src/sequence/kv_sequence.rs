@@ -34,8 +34,10 @@ use crate::store::{
 pub(super) enum Readiness {
     /// All that the policy asks for is there.
     Ready,
-    /// The end of a prefill failed: rows are missing in the index.
+    /// Rows are missing in the index: a prompt is being read, or its end failed.
     PrefillUnfinished,
+    /// The same, and the index of what is there comes before more of the prompt.
+    Behind,
     /// A change of the policy failed: buffers, index and caches are those of no policy.
     NeedsRebuild,
 }
@@ -47,8 +49,18 @@ pub(super) struct EndingPrompt {
     pub n_tokens: usize,
     /// The layer whose turn it is.
     pub layer: usize,
-    /// Whether what comes before the index of the layer is done.
-    pub has_budgets: bool,
+    pub step: LayerStep,
+}
+
+/// What comes next of the end of a prompt in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LayerStep {
+    /// The budgets of its heads.
+    Budgets,
+    /// What has to go of an index of fewer tokens, and the space in which tokens are compared.
+    Space,
+    /// Rows that the index lacks.
+    Rows,
 }
 
 /// Fills rows `[rows, 2, Dh]` of a layer and a KV head, from a first row on.
@@ -315,6 +327,12 @@ impl<B: Backend> Sequence<B> {
     /// too: [`Sequence::fork`].
     pub fn shared_host_kv_bytes(&self) -> u64 {
         self.store.shared_bytes().min(self.host_kv_bytes())
+    }
+
+    /// Whether [`Sequence::begin_policy`] or [`Sequence::begin_cut`] left an index to be made:
+    /// [`Sequence::finish_prefill_piece`] does so, and then more of the prompt may come.
+    pub fn is_behind(&self) -> bool {
+        self.readiness == Readiness::Behind
     }
 
     /// Whether attention reads the host store itself.

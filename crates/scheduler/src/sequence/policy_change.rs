@@ -36,18 +36,41 @@ impl<B: Backend> Sequence<B> {
     /// What the new policy needs and cannot have: statistics, exact recall, memory, a device. The
     /// one before stays in force then.
     pub async fn set_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
+        let before = self.policy.clone();
+        self.begin_policy(policy).await?;
+        let result = self.finish_prefill().await;
+        if result.is_err() {
+            self.go_back_to(before).await;
+        }
+        result
+    }
+
+    /// [`Sequence::set_policy`] of a prompt that goes on, in pieces: the index is left for
+    /// [`Sequence::finish_prefill_piece`], which has to be called until it is done before more is
+    /// read. Until then [`Sequence::is_behind`].
+    ///
+    /// # Errors
+    /// As there. What shows only as the index is made is an error of its pieces, and the new policy
+    /// stays in force.
+    pub async fn begin_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
         self.check_recall(&policy)?;
         sparse_means::check(&policy, &self.options)?;
         self.check_statistics(&policy)?;
         self.bring_rows().await?;
         let before = std::mem::replace(&mut self.policy, policy);
-        let result = self.rebuild().await;
+        let result = self.begin_rebuild().await;
         if result.is_err() {
-            self.policy = before;
-            // If the device is lost this fails too, and is done when there is another.
-            self.rebuild().await.ok();
+            self.go_back_to(before).await;
+        } else {
+            self.readiness = Readiness::Behind;
         }
         result
+    }
+
+    async fn go_back_to(&mut self, before: Policy) {
+        self.policy = before;
+        // If the device is lost this fails too, and is done when there is another.
+        self.rebuild().await.ok();
     }
 
     /// Makes again what a failed change of the policy, or a failed end of a prefill, left undone.
@@ -58,20 +81,26 @@ impl<B: Backend> Sequence<B> {
     pub async fn make_ready(&mut self) -> Result<(), SchedulerError> {
         match self.readiness {
             Readiness::Ready => Ok(()),
-            Readiness::PrefillUnfinished => self.finish_prefill().await,
+            Readiness::PrefillUnfinished | Readiness::Behind => self.finish_prefill().await,
             Readiness::NeedsRebuild => self.rebuild().await,
         }
     }
 
     /// Makes all that the policy asks for from rows and positions.
     pub(super) async fn rebuild(&mut self) -> Result<(), SchedulerError> {
+        self.begin_rebuild().await?;
+        self.finish_prefill().await
+    }
+
+    /// [`Sequence::rebuild`] but for the index.
+    async fn begin_rebuild(&mut self) -> Result<(), SchedulerError> {
         self.drop_jobs().await?;
         self.readiness = Readiness::NeedsRebuild;
         self.layout = self.policy.device_layout(self.shape.capacity);
         self.sort_rows();
         self.adopt_policy()?;
         self.readiness = Readiness::PrefillUnfinished;
-        self.finish_prefill().await
+        Ok(())
     }
 
     /// Puts rows back into token order, also where the policy attends to all of them: sums of
@@ -234,8 +263,8 @@ mod tests {
     use longview_core::HeadId;
 
     use super::super::fixture::{
-        TestSequence, check_rows, clusters, full, heavy_hitters, host_rows, in_place, made,
-        on_device, options, policy, prefilled, shape, streaming,
+        TestSequence, blocks, check_rows, clusters, end_in_pieces, full, heavy_hitters, host_rows,
+        in_place, indexes, made, on_device, options, policy, prefilled, shape, streaming,
     };
     use super::super::options::{HostStoreKind, Placement, SequenceOptions};
     use super::*;
@@ -264,6 +293,24 @@ mod tests {
         assert_eq!(sequence.layers[1].positions[1], [0, 1, 2, 3, 4, 5, 6, 7]);
         let want: Vec<f32> = (0..8).flat_map(|r| row(LayerId(1), HeadId(1), r)).collect();
         assert_eq!(host_rows(&sequence, LayerId(1), HeadId(1)), want);
+    }
+
+    #[test]
+    fn a_policy_that_is_begun_is_the_one_that_was_set() {
+        for policy in [clusters(), blocks()] {
+            let mut want = prefilled(in_place(full()), 20);
+            pollster::block_on(want.set_policy(policy.clone())).unwrap();
+            let mut begun = prefilled(in_place(full()), 20);
+            pollster::block_on(begun.begin_policy(policy.clone())).unwrap();
+            assert!(begun.is_behind() && begun.layers[1].n_indexed == 1);
+            assert!(end_in_pieces(&mut begun) > 2 && !begun.is_behind());
+            assert_eq!(indexes(&begun), indexes(&want));
+            // A step makes what is left.
+            let mut other = prefilled(in_place(full()), 20);
+            pollster::block_on(other.begin_policy(policy)).unwrap();
+            pollster::block_on(other.make_ready()).unwrap();
+            assert_eq!(indexes(&other), indexes(&want));
+        }
     }
 
     #[test]

@@ -6,11 +6,11 @@
 use longview_core::LayerId;
 use longview_ops::Backend;
 
-use super::indexing::{Pieces, RowMass, RowsOf};
-use super::kv_sequence::{EndingPrompt, Readiness, Sequence};
+use super::indexing::{RowMass, RowsOf};
+use super::kv_sequence::{EndingPrompt, LayerStep, Readiness, Sequence};
 use crate::error::SchedulerError;
 use crate::layout::LayerMode;
-use crate::policy::{INDEX_SEGMENT, Index, IndexKind};
+use crate::policy::{Index, IndexKind};
 
 /// What a piece of the end of a prompt leaves to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,23 +53,26 @@ impl<B: Backend> Sequence<B> {
         let Some(ending) = self.ending.filter(|ending| ending.n_tokens == n_tokens) else {
             self.forget_means();
             self.save_query_sums().await?;
-            self.ending = Some(EndingPrompt { n_tokens, layer: 0, has_budgets: false });
+            let step = LayerStep::Budgets;
+            self.ending = Some(EndingPrompt { n_tokens, layer: 0, step });
             return Ok(PromptEnd::More);
         };
         self.check_stop()?;
         if ending.layer < self.shape.n_layers {
             let layer = LayerId(ending.layer as u32);
-            if !ending.has_budgets {
+            let mut step = ending.step;
+            if step == LayerStep::Budgets {
                 self.begin_layer(layer).await?;
-                self.ending = Some(EndingPrompt { has_budgets: true, ..ending });
+                self.ending = Some(EndingPrompt { step: LayerStep::Space, ..ending });
                 return Ok(PromptEnd::More);
             }
-            let left = self.end_layer(layer, may_wait).await?;
+            let left = self.end_layer(layer, &mut step, may_wait).await?;
             if left != PromptEnd::Done {
+                self.ending = Some(EndingPrompt { step, ..ending });
                 return Ok(left);
             }
-            let next = EndingPrompt { layer: ending.layer + 1, has_budgets: false, ..ending };
-            self.ending = Some(next);
+            let (layer, step) = (ending.layer + 1, LayerStep::Budgets);
+            self.ending = Some(EndingPrompt { layer, step, ..ending });
             return Ok(PromptEnd::More);
         }
         if self.policy.residency.kept().is_some() {
@@ -124,12 +127,13 @@ impl<B: Backend> Sequence<B> {
     async fn end_layer(
         &mut self,
         layer: LayerId,
+        step: &mut LayerStep,
         may_wait: bool,
     ) -> Result<PromptEnd, SchedulerError> {
         match (self.layers[layer].mode(), self.policy.index) {
             (LayerMode::Recall, Some(_)) if self.index_waits(layer, self.n_tokens) => {}
             (LayerMode::Recall, Some(index)) => {
-                let left = self.index_piece(&index, layer, may_wait).await?;
+                let left = self.index_piece(&index, layer, step, may_wait).await?;
                 if left != PromptEnd::Done {
                     return Ok(left);
                 }
@@ -150,7 +154,8 @@ impl<B: Backend> Sequence<B> {
         index: &Index,
         layer: LayerId,
     ) -> Result<(), SchedulerError> {
-        while self.index_piece(index, layer, true).await? != PromptEnd::Done {}
+        let mut step = LayerStep::Space;
+        while self.index_piece(index, layer, &mut step, true).await? != PromptEnd::Done {}
         Ok(())
     }
 
@@ -159,6 +164,7 @@ impl<B: Backend> Sequence<B> {
         &mut self,
         index: &Index,
         layer: LayerId,
+        step: &mut LayerStep,
         may_wait: bool,
     ) -> Result<PromptEnd, SchedulerError> {
         let state = &self.layers[layer];
@@ -170,42 +176,60 @@ impl<B: Backend> Sequence<B> {
             self.apply_job(layer).await?;
             return Ok(PromptEnd::More);
         }
-        let (n_indexed, end) = (state.n_indexed, self.index_end(index));
-        let common = self.common_end(index, layer, end);
-        if common < n_indexed {
-            self.cut_index(layer, common).await?;
+        let end = self.index_end(index);
+        if *step != LayerStep::Rows {
+            self.begin_index(index, layer, end).await?;
+            *step = LayerStep::Rows;
             return Ok(PromptEnd::More);
         }
-        if let Some(tokens) = index.tokens().filter(|_| self.n_tokens > 0) {
-            self.drop_old_projection(layer, end).await?;
-            self.make_projection(layer, &tokens).await?;
-        }
-        let has_queries = self.layers[layer].recorded.last_end == self.n_tokens;
-        if index.observes() && has_queries && n_indexed > self.policy.sinks {
-            self.cut_index(layer, self.policy.sinks).await?;
-        }
         let n_indexed = self.layers[layer].n_indexed;
+        let left = end.saturating_sub(n_indexed);
         match index.kind {
-            _ if n_indexed >= end => {}
-            IndexKind::Clusters(_) if index.keeps_runs() && end - n_indexed < index.window => {}
+            _ if left == 0 => {}
+            IndexKind::Clusters(_) if index.keeps_runs() && left < index.window => {}
             IndexKind::Clusters(_) => {
                 let first = self.policy.sinks;
                 let run = index.run(end - first, n_indexed - first);
                 self.submit(index, layer, (run, RowsOf::Prompt), RowMass::new());
                 return Ok(PromptEnd::More);
             }
-            IndexKind::Blocks(blocks) => {
+            // Made, or chosen from, by the attention that all of them received.
+            IndexKind::Blocks(blocks) if index.observes() => {
                 self.index_blocks(index, layer, end, blocks).await?;
                 return Ok(PromptEnd::Done);
             }
-            IndexKind::Tokens(_) => {
-                let pieces = Pieces { end, len: INDEX_SEGMENT, mass: None };
-                self.index_pieces(index, layer, pieces).await?;
-                return Ok(PromptEnd::Done);
+            IndexKind::Blocks(_) | IndexKind::Tokens(_) => {
+                let n = left.min(index.piece_rows());
+                self.submit(index, layer, (n, RowsOf::Prompt), RowMass::new());
+                return Ok(PromptEnd::More);
             }
         }
         let had_more = self.extend_by_segment(layer).await?;
         Ok(if had_more { PromptEnd::More } else { PromptEnd::Done })
+    }
+
+    /// Takes from the index of `layer` what another end of the prompt left in it, and makes the
+    /// space in which tokens are compared. Rows up to `end` are to be indexed.
+    async fn begin_index(
+        &mut self,
+        index: &Index,
+        layer: LayerId,
+        end: usize,
+    ) -> Result<(), SchedulerError> {
+        let common = self.common_end(index, layer, end);
+        if common < self.layers[layer].n_indexed {
+            self.cut_index(layer, common).await?;
+        }
+        if let Some(tokens) = index.tokens().filter(|_| self.n_tokens > 0) {
+            self.drop_old_projection(layer, end).await?;
+            self.make_projection(layer, &tokens).await?;
+        }
+        let state = &self.layers[layer];
+        let has_queries = state.recorded.last_end == self.n_tokens;
+        if index.observes() && has_queries && state.n_indexed > self.policy.sinks {
+            self.cut_index(layer, self.policy.sinks).await?;
+        }
+        Ok(())
     }
 
     /// The row behind the last one that an index has at the end of a prompt, where it keeps no runs
@@ -253,35 +277,24 @@ mod tests {
     use pollster::block_on;
 
     use super::super::fixture::{
-        TestSequence, check_rows, clusters, inject, made, options, prefilled, streaming,
+        blocks, check_rows, clusters, end_in_pieces, inject, made, options, prefilled, streaming,
     };
     use super::super::options::{HostStoreKind, Placement, SequenceOptions};
     use super::*;
-
-    /// Ends the prompt in pieces that do not wait; returns how many there were.
-    fn end_in_pieces(sequence: &mut TestSequence) -> usize {
-        let mut n_pieces = 0;
-        for _ in 0..1_000_000 {
-            match block_on(sequence.finish_prefill_piece(false)).unwrap() {
-                PromptEnd::Done => return n_pieces + 1,
-                PromptEnd::More => n_pieces += 1,
-                PromptEnd::Waits => std::thread::yield_now(),
-            }
-        }
-        panic!("it does not end");
-    }
 
     #[test]
     fn an_end_in_pieces_is_that_of_one_go() {
         for overlap in [false, true] {
             let layout =
                 SequenceOptions { overlap, ..options(Placement::InPlace, HostStoreKind::Auto) };
-            for policy in [clusters(), streaming()] {
+            for policy in [clusters(), blocks(), streaming()] {
                 let want = prefilled(made(policy.clone(), layout), 20);
                 let mut sequence = made(policy, layout);
                 inject(&mut sequence, 20);
                 let n_pieces = end_in_pieces(&mut sequence);
-                assert!(n_pieces > 2 * sequence.shape.n_layers, "{n_pieces}");
+                // Rows of an index are handed over in one and taken in another.
+                let of_layer = if sequence.policy.index.is_some() { 5 } else { 2 };
+                assert_eq!(n_pieces, of_layer * sequence.shape.n_layers + 2);
                 assert_eq!(sequence.readiness, Readiness::Ready);
                 for (layer, like) in sequence.layers.iter().zip(&want.layers) {
                     assert_eq!(layer.n_indexed, like.n_indexed);

@@ -31,9 +31,23 @@ impl<B: Backend> Sequence<B> {
     /// # Errors
     /// As [`Sequence::truncate`].
     pub async fn cut(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
+        self.begin_cut(n_tokens).await?;
+        if self.is_behind() { self.make_ready().await } else { Ok(()) }
+    }
+
+    /// [`Sequence::cut`] in pieces: an index that it would make is left for
+    /// [`Sequence::finish_prefill_piece`], which has to be called until it is done before more of a
+    /// prompt is read. Until then [`Sequence::is_behind`].
+    ///
+    /// # Errors
+    /// As [`Sequence::truncate`].
+    pub async fn begin_cut(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
         let had_index = self.cut_rows(n_tokens).await?;
         let is_kept = self.policy.index.is_some_and(|index| index.keeps_runs());
-        if had_index && is_kept { self.make_ready().await } else { Ok(()) }
+        if had_index && is_kept && self.readiness == Readiness::PrefillUnfinished {
+            self.readiness = Readiness::Behind;
+        }
+        Ok(())
     }
 
     /// Returns whether it had an index at its end: of a prompt that is being read none is made yet.
@@ -229,14 +243,12 @@ mod tests {
     use longview_ops::ReferenceBackend;
 
     use super::super::fixture::{
-        self, TestSequence, check_rows, clusters, full, heavy_hitters, in_place, inject, on_device,
-        policy, prefilled, streaming,
+        self, TestSequence, blocks, check_rows, clusters, end_in_pieces, full, heavy_hitters,
+        in_place, indexes, inject, on_device, prefilled, streaming,
     };
-    use super::super::layer_state::{Layer, SelectedAt};
+    use super::super::layer_state::SelectedAt;
     use super::super::options::HostStoreKind;
     use super::*;
-    use crate::index::ClustersRecord;
-    use crate::policy::Preset;
     use crate::store::fixture::{read_floats, row};
 
     const STORES: [HostStoreKind; 2] = [HostStoreKind::Auto, HostStoreKind::Plain];
@@ -349,19 +361,9 @@ mod tests {
         check_rows(&sequence);
     }
 
-    /// The units of each layer, and the tokens of its rows.
-    fn indexes(sequence: &TestSequence) -> Vec<(Vec<ClustersRecord>, Vec<Vec<u32>>)> {
-        let index = |layer: &Layer<ReferenceBackend>| layer.recall().unwrap().index.record().heads;
-        let one = |layer| (index(layer), layer.positions.clone());
-        sequence.layers.iter().map(one).collect()
-    }
-
     #[test]
     fn a_prompt_that_is_cut_or_goes_on_has_the_index_of_one_that_was_read_at_once() {
-        let blocks = policy(Preset::Quest, 16, |o| {
-            (o.sinks, o.recent, o.window, o.block_size) = (Some(1), Some(2), Some(2), Some(2));
-        });
-        for policy in [blocks, clusters()] {
+        for policy in [blocks(), clusters()] {
             for n in 1..=24 {
                 let want = indexes(&prefilled(in_place(policy.clone()), n));
                 let mut cut = prefilled(in_place(policy.clone()), 24);
@@ -405,6 +407,25 @@ mod tests {
             assert_eq!(indexes(&shorter), indexes(&prefilled(in_place(clusters()), 11)));
             assert_eq!(runs(&prefilled(shorter, 8)), [9, 17]);
         }
+    }
+
+    #[test]
+    fn a_cut_in_pieces_is_that_of_one_go() {
+        for n in 1..=24 {
+            let mut want = prefilled(in_place(clusters()), 24);
+            pollster::block_on(want.cut(n)).unwrap();
+            let mut cut = prefilled(in_place(clusters()), 24);
+            pollster::block_on(cut.begin_cut(n)).unwrap();
+            // Clusters of so few rows are none, or those that the longer one had.
+            assert_eq!(cut.is_behind(), (5..24).contains(&n), "{n}");
+            end_in_pieces(&mut cut);
+            assert!(!cut.is_behind());
+            assert_eq!(indexes(&cut), indexes(&want), "cut to {n}");
+            check_rows(&cut);
+        }
+        let mut blocks = prefilled(in_place(blocks()), 24);
+        pollster::block_on(blocks.begin_cut(11)).unwrap();
+        assert!(!blocks.is_behind(), "the end of the longer prompt makes its blocks");
     }
 
     #[test]

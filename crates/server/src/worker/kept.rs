@@ -126,12 +126,15 @@ impl<B: Backend> Kept<B> {
     }
 
     /// A session that goes on from the first `n_known` tokens of entry `i`; `n_common` tokens of
-    /// what is kept and of its prompt are the same.
+    /// what is kept and of its prompt are the same. It may be behind
+    /// ([`longview_scheduler::Sequence::is_behind`]). While answers wait no trunk is made, because
+    /// its index is made in one go.
     pub(super) async fn fork(
         &mut self,
         engine: &mut Engine<B>,
         i: usize,
         (n_known, n_common): (usize, usize),
+        answers_wait: bool,
     ) -> Result<Session<B>, ApiError> {
         self.turn += 1;
         self.entries[i].used = self.turn;
@@ -140,7 +143,8 @@ impl<B: Backend> Kept<B> {
         let mut i = i;
         // Where the prompt parts from others further on, whoever comes next goes on from this one.
         let parts_here = n_known + LOOSE_END >= n_common;
-        if n_known >= MIN_SHARED && n_known + LOOSE_END < whole && parts_here {
+        let is_inside = n_known >= MIN_SHARED && n_known + LOOSE_END < whole;
+        if is_inside && parts_here && !answers_wait {
             let mut trunk = engine.fork(&mut self.entries[i].session).await?;
             trunk.truncate(n_known).await?;
             engine.settle(&mut trunk).await?;
@@ -155,7 +159,7 @@ impl<B: Backend> Kept<B> {
         }
         let mut fork = engine.fork(&mut self.entries[i].session).await?;
         if fork.tokens().len() > n_known {
-            fork.cut(n_known).await?;
+            fork.begin_cut(n_known).await?;
         }
         self.make_room();
         Ok(fork)

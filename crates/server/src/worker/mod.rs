@@ -504,7 +504,9 @@ impl<B: Backend + 'static> Worker<B> {
         let i = found.filter(|_| n_known > 0)?;
         let n_common = self.kept.most_common(job);
         let lengths = (n_known, n_common);
-        let mut session = match self.kept.fork(&mut self.engine, i, lengths).await {
+        let answers_wait = self.answers_wait();
+        let forked = self.kept.fork(&mut self.engine, i, lengths, answers_wait).await;
+        let mut session = match forked {
             Ok(session) => session,
             Err(error) => {
                 log(&format!("a kept context cannot be gone on from: {}", error.json()));
@@ -512,7 +514,7 @@ impl<B: Backend + 'static> Worker<B> {
             }
         };
         if job.how.policy.text() != self.model.policy.text() {
-            self.engine.set_policy(&mut session, &job.how.policy).await.ok()?;
+            self.engine.begin_policy(&mut session, &job.how.policy).await.ok()?;
         }
         session.part_at(n_common);
         Some(session)

@@ -39,13 +39,25 @@ impl<B: Backend + 'static> Worker<B> {
         let reading = (0..self.runs.len()).filter(|i| self.runs[*i].is_reading());
         let Some(i) = reading.min_by_key(turn) else { return false };
         self.runs[i].turn = self.turn;
-        match guarded(|| block_on(self.read_chunk_of(i))) {
-            Ok(has_worked) => has_worked,
-            Err(error) => {
-                self.fail(i, error);
-                true
-            }
+        let error = match guarded(|| block_on(self.read_chunk_of(i))) {
+            Ok(has_worked) => return has_worked,
+            Err(error) => error,
+        };
+        // What is known may lack what the request's policy needs: then all of it is read.
+        if self.runs[i].is_behind() && self.begin_again(i).is_ok() {
+            return true;
         }
+        self.fail(i, error);
+        true
+    }
+
+    /// Reads a prompt from its first token on.
+    fn begin_again(&mut self, i: usize) -> Result<(), ApiError> {
+        let (engine, run) = (&self.engine, &mut self.runs[i]);
+        let session = engine.session_with_prefill(&run.job.how.policy, run.job.how.prefill)?;
+        run.phase = Phase::Reading(Box::new(session));
+        run.n_cached = 0;
+        Ok(())
     }
 
     async fn read_chunk_of(&mut self, i: usize) -> Result<bool, ApiError> {
@@ -56,12 +68,13 @@ impl<B: Backend + 'static> Worker<B> {
         let run = &mut self.runs[i];
         let Phase::Reading(session) = &mut run.phase else { return Ok(true) };
         let rest = &run.job.ids[session.tokens().len()..];
-        if rest.is_empty() {
+        let is_read = rest.is_empty();
+        if is_read || session.sequence().is_behind() {
             let (engine, pace) = (&mut self.engine, &mut self.pace);
             let (left, n_pieces) = end_for_now(engine, pace, session, answers_wait).await?;
             self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
             self.metrics.prompt_pieces.add(n_pieces);
-            if left == PromptEnd::Done {
+            if left == PromptEnd::Done && is_read {
                 self.begin_answers(i).await?;
             }
             return Ok(left != PromptEnd::Waits);
