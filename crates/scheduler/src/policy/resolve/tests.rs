@@ -352,6 +352,18 @@ fn budgets_of_heads_and_steps_are_those_asked_for() {
     assert!(of(Preset::Infinigen, &[("alpha", "0")]).is_err());
 }
 
+/// Where clusters alone are chosen a known beginning keeps its clusters; with a second stage a
+/// prompt has the same index whatever was known.
+#[test]
+fn clusters_stay_behind_a_known_beginning_where_they_alone_are_chosen() {
+    let keeps = |preset, two_stage| {
+        let options = PolicyOptions { two_stage, ..PolicyOptions::new(preset).with_budget(1024) };
+        Policy::resolve(&options, 32768).unwrap().index.unwrap().keeps_runs()
+    };
+    assert!(keeps(Preset::Clusterkv, None) && keeps(Preset::Longview, Some(1)));
+    assert!(!keeps(Preset::Longview, None) && !keeps(Preset::Clusterkv, Some(4)));
+}
+
 #[test]
 fn two_stages_take_no_option_that_speaks_of_whole_clusters() {
     let of = |settings: &[(&str, &str)]| {
