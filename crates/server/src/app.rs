@@ -98,7 +98,7 @@ impl App {
     /// Whether requests are served.
     pub(crate) fn check_ready(&self) -> Result<(), ApiError> {
         match self.state() {
-            State::Ready if self.metrics.device_lost.get() > 0 => Err(ApiError::device_lost()),
+            State::Ready if self.metrics.is_device_lost() => Err(ApiError::device_lost()),
             State::Ready => Ok(()),
             State::Loading => Err(ApiError::unavailable("loading", "the model is being loaded")),
             State::Draining => Err(ApiError::unavailable("stopping", "the server is ending")),
@@ -125,7 +125,7 @@ impl App {
     }
 
     pub(crate) fn full(&self) -> ApiError {
-        self.metrics.refused.add(1);
+        self.metrics.refused.increment(1);
         let message = format!(
             "{} requests run and {} wait already; ask again later",
             self.options.n_slots, self.options.max_waiting

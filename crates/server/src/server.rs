@@ -83,7 +83,7 @@ impl Server {
         let kv_events = events.as_ref().map(KvEvents::addresses);
         let n_places = options.n_slots + options.max_waiting + OTHER_MESSAGES;
         let (sender, inbox) = sync_channel(n_places);
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::new(&options, model.ctx_size));
         let app = Arc::new(App::new(
             options,
             (keys, libraries),

@@ -30,7 +30,7 @@ impl<B: Backend + 'static> Worker<B> {
         let began = Instant::now();
         let most = self.pace.chunk(self.engine.options().chunk_size, self.answers_wait());
         let computed = guarded(|| Ok(block_on(self.engine.begin_chunk(&mut coming, most))?));
-        self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
+        self.metrics.prompt.add(0, began.elapsed());
         match computed {
             Ok(()) => {
                 let _ = back.send(coming);
@@ -79,9 +79,8 @@ impl<B: Backend + 'static> Worker<B> {
         let (n_known, n_tokens) = (session.tokens().len(), chunk.n_tokens());
         let n_layers = chunk.n_layers();
         self.engine.end_chunk(session, chunk).await?;
-        self.metrics.shared_begun_layers.add(n_layers);
-        self.metrics.prompt_tokens.add(n_tokens);
-        self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
+        self.metrics.shared.begun_layers.increment(n_layers as u64);
+        self.metrics.prompt.add(n_tokens, began.elapsed());
         let mut alone = self.engine.fork(session).await?;
         alone.truncate(n_known).await?;
         self.engine.settle(&mut alone).await?;

@@ -394,11 +394,12 @@ impl Library {
         }
         match share.publish(&self.documents, id, session) {
             Ok(published) => {
-                self.metrics.shared_sent.add(usize::from(matches!(published, Published::Sent(_))));
+                let is_sent = matches!(published, Published::Sent(_));
+                self.metrics.shared.sent.increment(u64::from(is_sent));
                 true
             }
             Err(error) => {
-                self.metrics.shared_failed.add(1);
+                self.metrics.shared.failed.increment(1);
                 let again = wait.map(|wait| format!("; it is tried again in {} s", wait.as_secs()));
                 let again = again.unwrap_or_default();
                 (self.log)(&format!("context {}: is not shared: {error}{again}", id.short()));

@@ -72,8 +72,8 @@ impl<B: Backend + 'static> Worker<B> {
         if is_read || session.sequence().is_behind() {
             let (engine, pace) = (&mut self.engine, &mut self.pace);
             let (left, n_pieces) = end_for_now(engine, pace, session, answers_wait).await?;
-            self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
-            self.metrics.prompt_pieces.add(n_pieces);
+            self.metrics.prompt.add(0, began.elapsed());
+            self.metrics.prompt_pieces.increment(n_pieces as u64);
             if left == PromptEnd::Done && is_read {
                 self.begin_answers(i).await?;
             }
@@ -94,8 +94,7 @@ impl<B: Backend + 'static> Worker<B> {
         self.engine.step_each(&mut [step]).await?.into_iter().collect::<Result<(), _>>()?;
         let n_done = session.tokens().len();
         self.pace.read(n_read, began.elapsed());
-        self.metrics.prompt_tokens.add(n_read);
-        self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
+        self.metrics.prompt.add(n_read, began.elapsed());
         run.send_progress(n_done);
         Ok(true)
     }
@@ -153,7 +152,7 @@ impl<B: Backend + 'static> Worker<B> {
                 return true;
             }
         };
-        self.metrics.prompt_pieces.add(n_pieces);
+        self.metrics.prompt_pieces.increment(n_pieces as u64);
         if left != PromptEnd::Done {
             self.left.insert(0, run);
             return left != PromptEnd::Waits;
