@@ -10,12 +10,14 @@ use longview_library::documents::Documents;
 use longview_library::shared::Share;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::info;
 
 use crate::constraint::Grammars;
 use crate::error::{ApiError, clip};
 use crate::fields::Fields;
 use crate::job::{Message, Slots};
 use crate::keys::Keys;
+use crate::log;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::Facts;
@@ -163,7 +165,7 @@ impl App {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         for name in fields.unknown() {
             if noted.len() < MAX_NOTED && noted.insert(clip(name)) {
-                (self.options.log)(&format!("unknown field in a request, ignored: {}", clip(name)));
+                info!("unknown field in a request, ignored: {}", clip(name));
             }
         }
     }
@@ -179,7 +181,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
 pub(crate) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(work).await {
+    match tokio::task::spawn_blocking(log::same(work)).await {
         Ok(result) => result,
         Err(_) => {
             Err(ApiError::internal("the request could not be read by a fault of the program"))

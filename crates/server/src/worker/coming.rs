@@ -10,6 +10,7 @@ use std::time::Instant;
 use longview_engine::{BegunChunk, ComingSession, Session};
 use longview_ops::Backend;
 use pollster::block_on;
+use tracing::warn;
 
 use super::Worker;
 use super::begun::Begun;
@@ -37,7 +38,7 @@ impl<B: Backend + 'static> Worker<B> {
             }
             Err(error) => {
                 let error = self.reason(error);
-                (self.options.log)(&format!("a prompt is not begun: {}", error.json()));
+                warn!("a prompt is not begun: {}", error.json());
             }
         }
     }
@@ -55,7 +56,7 @@ impl<B: Backend + 'static> Worker<B> {
                 }
                 Err(error) => {
                     let error = self.reason(error);
-                    (self.options.log)(&format!("a prompt is begun again: {}", error.json()));
+                    warn!("a prompt is begun again: {}", error.json());
                     // No memory for a second session: what came is of use to more than one.
                     if session.tokens().len() > n_known
                         && guarded(|| Ok(block_on(session.cut(n_known))?)).is_err()

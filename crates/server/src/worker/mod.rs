@@ -29,6 +29,7 @@ use longview_ops::Backend;
 use longview_scheduler::SchedulerError;
 use pollster::block_on;
 use tokio::sync::oneshot;
+use tracing::{error, warn};
 
 use self::begun::Begun;
 use self::choice::Choice;
@@ -102,9 +103,8 @@ impl<B: Backend + 'static> Worker<B> {
         kept: disk::Kept,
     ) -> Result<Self, ApiError> {
         let kept = (!kept.0.is_empty()).then_some(kept);
-        let told = (&metrics, &options.log);
         let ctx_size = model.ctx_size;
-        let disk = kept.map(|kept| Disk::new(kept, &engine, &model, told)).transpose()?;
+        let disk = kept.map(|kept| Disk::new(kept, &engine, &model, &metrics)).transpose()?;
         let kept = Kept::new(options.max_kept, (model.n_layers, ctx_size));
         Ok(Self {
             engine,
@@ -206,11 +206,11 @@ impl<B: Backend + 'static> Worker<B> {
             return self.metrics.set_device_lost(false);
         }
         self.metrics.set_device_lost(true);
-        (self.options.log)("the device was lost, and is opened again");
+        warn!("the device was lost, and is opened again");
         match guarded(|| Ok(block_on(self.engine.revive())?)) {
             Ok(()) => self.metrics.set_device_lost(false),
             Err(error) => {
-                (self.options.log)(&format!("it cannot be opened: {}", error.json()));
+                error!("it cannot be opened: {}", error.json());
                 std::thread::sleep(RETRY);
             }
         }
@@ -463,8 +463,7 @@ impl<B: Backend + 'static> Worker<B> {
                     self.kept.hold(scope, *session, document);
                 }
                 Done::Opened { document, session: Err(error), .. } => {
-                    let line = format!("context {}: is not opened: {error}", document.short());
-                    (self.options.log)(&line);
+                    warn!("context {}: is not opened: {error}", document.short());
                 }
                 Done::Fetched { scope, session: Ok(Some(fetched)), .. } => {
                     self.metrics.shared.fetched.increment(1);
@@ -475,7 +474,7 @@ impl<B: Backend + 'static> Worker<B> {
                 Done::Fetched { session: Ok(None), .. } => self.metrics.shared.missed.increment(1),
                 Done::Fetched { session: Err(error), .. } => {
                     self.metrics.shared.missed.increment(1);
-                    (self.options.log)(&format!("a context is read, not fetched: {error}"));
+                    warn!("a context is read, not fetched: {error}");
                 }
                 Done::Saved { session, waiter, result } => {
                     let scope = waiter.job.scope;
@@ -496,7 +495,6 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     async fn known(&mut self, job: &Job) -> Option<Session<B>> {
-        let log = Arc::clone(&self.options.log);
         self.keep_of_running(job).await;
         let (found, n_known) = self.kept.nearest(job);
         let i = found.filter(|_| n_known > 0)?;
@@ -507,7 +505,7 @@ impl<B: Backend + 'static> Worker<B> {
         let mut session = match forked {
             Ok(session) => session,
             Err(error) => {
-                log(&format!("a kept context cannot be gone on from: {}", error.json()));
+                warn!("a kept context cannot be gone on from: {}", error.json());
                 return None;
             }
         };
@@ -622,7 +620,7 @@ impl<B: Backend + 'static> Worker<B> {
         let run = self.runs.swap_remove(i);
         self.metrics.failed.increment(1);
         let error = self.reason(error);
-        (self.options.log)(&format!("a request failed: {}", error.json()));
+        error!("a request failed: {}", error.json());
         self.count();
         run.send(Event::Failed(error));
     }
@@ -695,7 +693,7 @@ impl<B: Backend + 'static> Worker<B> {
             Err(_) => (session, false),
         };
         if let Err(error) = disk.save(files, written, goes_on, waiter) {
-            (self.options.log)(&format!("a context is not written: {}", error.json()));
+            warn!("a context is not written: {}", error.json());
         }
     }
 

@@ -9,6 +9,7 @@ use longview_engine::{Engine, EngineError, PromptEnd, Session, SessionStep};
 use longview_ops::Backend;
 use longview_scheduler::SpanMode;
 use pollster::block_on;
+use tracing::warn;
 
 use super::choice::Choice;
 use super::disk::Waiter;
@@ -148,7 +149,7 @@ impl<B: Backend + 'static> Worker<B> {
             Ok(left) => left,
             Err(error) => {
                 let error = self.reason(error);
-                (self.options.log)(&format!("what was read is not kept: {}", error.json()));
+                warn!("what was read is not kept: {}", error.json());
                 return true;
             }
         };
