@@ -136,8 +136,8 @@ pub struct ServeArgs {
     #[arg(long)]
     no_page: bool,
 
-    /// What goes to stderr while it serves: lines from this level on. None has a prompt or an
-    /// answer in it.
+    /// What goes to stderr while it serves: lines from this level on; debug has each request's
+    /// method, path and status. None has a prompt or an answer in it.
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = one_of(log::LEVELS))]
     log: LevelFilter,
 

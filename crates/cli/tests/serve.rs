@@ -115,6 +115,13 @@ fn what_it_logs_is_on_stderr_as_far_as_it_is_wanted() {
         let wanted: &[&str] = if is_wanted { &[line] } else { &[] };
         assert_eq!(said.lines().collect::<Vec<_>>(), wanted, "{words:?}");
     }
+    let serving = serve(&["--port", "0"], &[("LONGVIEW_LOG", "debug")]);
+    assert!(serving.post("/tokenize?secret", r#"{ "content": "Hush" }"#).contains("tokens"));
+    let (code, said) = serving.end("-TERM");
+    assert_eq!(code, Some(0), "{said}");
+    let wanted = "request{method=POST path=\"/tokenize\"}: answered status=200 ms=";
+    assert!(said.lines().any(|line| line.starts_with(wanted)), "{said}");
+    assert!(["Hush", "secret", "word"].iter().all(|word| !said.contains(word)), "{said}");
     longview(["serve", "--log", "loud"]).refuses_usage(&["--log", "loud", "info"]);
 }
 
