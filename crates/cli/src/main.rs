@@ -18,6 +18,7 @@ mod files;
 mod interrupt;
 mod kv;
 mod load;
+mod log;
 mod models;
 mod out;
 mod plan;

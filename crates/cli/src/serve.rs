@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
@@ -19,6 +18,7 @@ use longview_server::{
     ApiKey, KvEventsOptions, Limits, ModelFacts, Server, ServerOptions, Turns, curl_line,
 };
 use longview_startup::embedded;
+use tracing::level_filters::LevelFilter;
 
 use crate::args::{DRAFTS, EngineArgs, PolicyArgs, RopeArgs, numbers, one_of};
 use crate::context::{self, Chooser, Content, Limit};
@@ -28,7 +28,7 @@ use crate::interrupt::Interrupt;
 use crate::load::{self, ModelArgs};
 use crate::out::note;
 use crate::share::ShareArgs;
-use crate::{kv, template, units};
+use crate::{kv, log, template, units};
 
 /// Sequences of a step, at least: several answers to one request share steps as well.
 const MIN_SEQUENCES: usize = 4;
@@ -136,6 +136,11 @@ pub struct ServeArgs {
     #[arg(long)]
     no_page: bool,
 
+    /// What goes to stderr while it serves: lines from this level on; debug has each request's
+    /// method, path and status. None has a prompt or an answer in it.
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = one_of(log::LEVELS))]
+    log: LevelFilter,
+
     #[command(flatten)]
     policy: PolicyArgs,
 
@@ -178,6 +183,7 @@ impl KvEventsArgs {
 
 /// Serves until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<()> {
+    log::show(args.log)?;
     let server = options(args)?;
     let keys = server.api_keys.clone();
     let mut folder = open(args)?;
@@ -279,7 +285,6 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         },
         catches_signals: true,
         turns: Turns::default(),
-        log: Arc::new(|line| note(line)),
     })
 }
 

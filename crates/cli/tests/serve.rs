@@ -49,6 +49,11 @@ impl Serving {
     fn answer(&self) -> String {
         let body = self.curl.split_once("-d '").unwrap().1.trim_end_matches('\'');
         let path = self.curl.split_once(&self.address).unwrap().1.split(' ').next().unwrap();
+        self.post(path, body)
+    }
+
+    /// Sends a request, once it serves.
+    fn post(&self, path: &str, body: &str) -> String {
         loop {
             let mut stream = TcpStream::connect(&self.address).unwrap();
             let (host, n) = (&self.address, body.len());
@@ -89,6 +94,35 @@ fn the_line_that_it_prints_works_and_a_signal_ends_it_well() {
         assert_eq!(code, Some(0), "{said}");
         assert!(!said.contains("pass key"), "a prompt in the log: {said}");
     }
+}
+
+/// A line is what it was when the server wrote it itself: the text, and nothing around it.
+#[test]
+fn what_it_logs_is_on_stderr_as_far_as_it_is_wanted() {
+    let line = "unknown field in a request, ignored: no?such";
+    for (words, is_wanted) in [
+        (&["--port", "0"][..], true),
+        (&["--port", "0", "--log", "warn"], false),
+        (&["--port", "0", "--log", "off"], false),
+    ] {
+        let serving = serve(words, &[]);
+        // Of a field's name a terminal would act on the second word.
+        let body = r#"{ "content": "Hush", "no\u001bsuch": 1 }"#;
+        let answer = serving.post("/tokenize", body);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let (code, said) = serving.end("-TERM");
+        assert_eq!(code, Some(0), "{said}");
+        let wanted: &[&str] = if is_wanted { &[line] } else { &[] };
+        assert_eq!(said.lines().collect::<Vec<_>>(), wanted, "{words:?}");
+    }
+    let serving = serve(&["--port", "0"], &[("LONGVIEW_LOG", "debug")]);
+    assert!(serving.post("/tokenize?secret", r#"{ "content": "Hush" }"#).contains("tokens"));
+    let (code, said) = serving.end("-TERM");
+    assert_eq!(code, Some(0), "{said}");
+    let wanted = "request{method=POST path=\"/tokenize\"}: answered status=200 ms=";
+    assert!(said.lines().any(|line| line.starts_with(wanted)), "{said}");
+    assert!(["Hush", "secret", "word"].iter().all(|word| !said.contains(word)), "{said}");
+    longview(["serve", "--log", "loud"]).refuses_usage(&["--log", "loud", "info"]);
 }
 
 /// Its name asks for the model inside the program as no name does: it has forms of its own.

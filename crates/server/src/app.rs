@@ -10,12 +10,14 @@ use longview_library::documents::Documents;
 use longview_library::shared::Share;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::info;
 
 use crate::constraint::Grammars;
 use crate::error::{ApiError, clip};
 use crate::fields::Fields;
 use crate::job::{Message, Slots};
 use crate::keys::Keys;
+use crate::log;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::Facts;
@@ -98,7 +100,7 @@ impl App {
     /// Whether requests are served.
     pub(crate) fn check_ready(&self) -> Result<(), ApiError> {
         match self.state() {
-            State::Ready if self.metrics.device_lost.get() > 0 => Err(ApiError::device_lost()),
+            State::Ready if self.metrics.is_device_lost() => Err(ApiError::device_lost()),
             State::Ready => Ok(()),
             State::Loading => Err(ApiError::unavailable("loading", "the model is being loaded")),
             State::Draining => Err(ApiError::unavailable("stopping", "the server is ending")),
@@ -125,7 +127,7 @@ impl App {
     }
 
     pub(crate) fn full(&self) -> ApiError {
-        self.metrics.refused.add(1);
+        self.metrics.refused.increment(1);
         let message = format!(
             "{} requests run and {} wait already; ask again later",
             self.options.n_slots, self.options.max_waiting
@@ -163,7 +165,7 @@ impl App {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         for name in fields.unknown() {
             if noted.len() < MAX_NOTED && noted.insert(clip(name)) {
-                (self.options.log)(&format!("unknown field in a request, ignored: {}", clip(name)));
+                info!("unknown field in a request, ignored: {}", clip(name));
             }
         }
     }
@@ -179,7 +181,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
 pub(crate) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(work).await {
+    match tokio::task::spawn_blocking(log::same(work)).await {
         Ok(result) => result,
         Err(_) => {
             Err(ApiError::internal("the request could not be read by a fault of the program"))

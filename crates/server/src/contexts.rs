@@ -9,6 +9,7 @@ use longview_library::documents::{Document, Id, NewDocument, Source};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use crate::answer::{add_summary, progress_json};
 use crate::app::{App, aside, parse};
@@ -224,7 +225,7 @@ async fn remove_shared(app: Caller, id: Id) -> Result<Id, ApiError> {
     aside(move || {
         let Some(share) = app.share() else { return Ok(id) };
         share.remove(id).map_err(|error| {
-            (app.options.log)(&format!("context {}: stays shared: {error}", id.short()));
+            warn!("context {}: stays shared: {error}", id.short());
             let message = "it is removed here, and not from the storage that servers share, which \
                            does not answer or refuses: ask again later";
             ApiError::unavailable("share_unreachable", message)
@@ -255,8 +256,7 @@ async fn sweep_scope(app: &Caller) {
     let now_s = now.map_or(0, |now| now.as_secs());
     for document in list.iter().filter(|document| is_over(document, now_s)) {
         if let Err(error) = remove(app.clone(), document.id.to_string()).await {
-            let line = format!("context {}: stays: {}", document.id.short(), error.json());
-            (app.options.log)(&line);
+            warn!("context {}: stays: {}", document.id.short(), error.json());
         }
     }
 }

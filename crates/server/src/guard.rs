@@ -3,6 +3,9 @@
 //! A page of another site may make a browser send requests to this machine. It cannot read answers,
 //! because no header allows it to, and where its requests would do harm all the same they are
 //! refused by `Origin`; under a name of its own for this address it is refused by `Host`.
+//!
+//! The layers of `tower-http` for it let what only reads pass, and would hand the scope on as an
+//! extension that may be missing; here nothing gets to a handler without one.
 
 use axum::http::{HeaderMap, StatusCode, header};
 

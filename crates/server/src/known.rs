@@ -2,6 +2,7 @@
 
 use longview_library::documents::{Document, Documents, DocumentsError};
 use serde_json::Value;
+use tracing::warn;
 
 use crate::app::App;
 use crate::caller::Caller;
@@ -72,7 +73,7 @@ pub(crate) fn find(app: &Caller, word: &str) -> Result<Document, ApiError> {
         None => Ok(None),
     });
     let added = added.unwrap_or_else(|error| {
-        (app.options.log)(&format!("a context is not looked for: {error}"));
+        warn!("a context is not looked for: {error}");
         None
     });
     added.ok_or_else(|| missing.into())

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use longview_library::documents::{Documents, SessionKey};
 
 use crate::error::ServeError;
-use crate::options::{KvEventsOptions, Log};
+use crate::options::KvEventsOptions;
 
 /// A context in memory.
 #[derive(Clone, Copy)]
@@ -32,11 +32,7 @@ pub(crate) struct KvEvents(Infallible);
 impl KvEvents {
     /// # Errors
     /// Always: this build has no events.
-    pub(crate) fn start(
-        _options: &KvEventsOptions,
-        _has_keys: bool,
-        _log: &Log,
-    ) -> Result<Self, ServeError> {
+    pub(crate) fn start(_options: &KvEventsOptions, _has_keys: bool) -> Result<Self, ServeError> {
         Err(ServeError::NoKvEvents)
     }
 

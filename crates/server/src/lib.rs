@@ -31,6 +31,7 @@ mod kv_events;
 #[path = "kv_events_absent.rs"]
 mod kv_events;
 mod listen;
+mod log;
 mod look;
 mod messages;
 mod metrics;
@@ -54,7 +55,7 @@ pub use error::ServeError;
 pub use example::curl_line;
 pub use keys::{ApiKey, BadKey, SharedKey};
 pub use offers::Offers;
-pub use options::{BadEndpoint, KvEventsOptions, Limits, Log, ServerOptions};
+pub use options::{BadEndpoint, KvEventsOptions, Limits, ServerOptions};
 pub use routes::{ROUTES, Route};
 pub use server::{LoadError, Server};
 pub use texts::ModelFacts;

@@ -87,7 +87,8 @@ async fn connection(
     }
 }
 
-/// A stream on which a write that makes no progress for some time is an error.
+/// A stream on which a write that makes no progress for some time is an error. (`tower-http` has a
+/// bound for the time in which a part of an answer is made, not in which it is taken.)
 struct Watched {
     stream: TcpStream,
     stall: Duration,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use longview_library::documents::Documents;
@@ -10,9 +9,6 @@ use longview_library::shared::Share;
 
 use crate::keys::ApiKey;
 use crate::turns::Turns;
-
-/// Receives a line for the log. No line holds a prompt or an answer.
-pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How a server listens and what it allows.
 #[derive(Clone)]
@@ -48,8 +44,6 @@ pub struct ServerOptions {
     pub catches_signals: bool,
     /// Turns at the device, where other parts of the program compute on it too.
     pub turns: Turns,
-    /// Where lines for the log go.
-    pub log: Log,
 }
 
 /// Where routers hear which blocks of tokens a server keeps. The messages have tokens in them and
@@ -146,7 +140,6 @@ impl Default for ServerOptions {
             limits: Limits::default(),
             catches_signals: false,
             turns: Turns::default(),
-            log: Arc::new(|_| {}),
         }
     }
 }

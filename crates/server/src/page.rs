@@ -56,6 +56,7 @@ impl Asset {
         let takes_gzip = words(asked, header::ACCEPT_ENCODING)
             .any(|word| word.split(';').next().is_some_and(|name| name.trim() == "gzip"));
         let headers = response.headers_mut();
+        // Not by a layer: it would be around all routes, and they are answers to programs.
         for (name, value) in [
             (header::CONTENT_TYPE, self.kind()),
             (header::CONTENT_SECURITY_POLICY, POLICY),

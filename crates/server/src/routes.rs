@@ -1,12 +1,19 @@
 //! Every route, in one table, and what each request passes before its handler.
 
+use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
+use axum::http::header::{AUTHORIZATION, HeaderName};
 use axum::http::{HeaderMap, Method, Response, StatusCode};
 use axum::routing::any;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::sensitive_headers::SetSensitiveRequestHeadersLayer;
+use tower_http::trace::TraceLayer;
+use tracing::{Span, debug, debug_span, error};
 
 use crate::app::App;
 use crate::caller::Caller;
@@ -119,7 +126,33 @@ pub(crate) fn router(app: Arc<App>) -> Router {
             handle(app, request).await.unwrap_or_else(|error| error.response(&path))
         }
     };
-    Router::new().fallback(any(serve))
+    layered(Router::new().fallback(any(serve)))
+}
+
+/// What is around all routes, from the inside out. Bounds of time and size are not here but behind
+/// the guard, in [`body`]: layers for them would answer who may not ask, and not in JSON.
+fn layered<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
+    let about = |request: &Request| {
+        // No query: it is nothing that any route reads, and may be anything.
+        debug_span!("request", method = %request.method(), path = request.uri().path())
+    };
+    let answered = |response: &Response<_>, took: Duration, _: &Span| {
+        let (status, ms) = (response.status().as_u16(), took.as_millis() as u64);
+        debug!(status, ms, "answered");
+    };
+    let trace = TraceLayer::new_for_http().make_span_with(about).on_response(answered);
+    // Errors of a server that is full or loads are no failures of it; `worker` tells of those.
+    let trace = trace.on_request(()).on_body_chunk(()).on_eos(()).on_failure(());
+    let keys = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
+    let router = router.layer(CatchPanicLayer::custom(fault)).layer(trace);
+    router.layer(SetSensitiveRequestHeadersLayer::new(keys))
+}
+
+/// What a client is told where a handler panics. Why may have a part of the request in it, and is
+/// not logged. Nor is the path known here: the error is in OpenAI's form.
+fn fault(_why: Box<dyn Any + Send>) -> Response<Body> {
+    error!("a request ended by a fault of the program");
+    ApiError::internal("the request ended by a fault of the program").response("/")
 }
 
 /// The routes that this server has.
@@ -215,5 +248,43 @@ async fn dispatch(
         Target::DeleteContext => contexts::delete(app, name).await,
         Target::ContextText => contexts::text(app, name).await,
         Target::Page(asset) => asset.respond(&HeaderMap::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
+    use serde_json::Value;
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    #[test]
+    fn a_handler_that_panics_is_an_answer() {
+        let handler = |request: Request| async move {
+            assert!(request.uri().path() != "/fault", "as the test wants it");
+            assert!(request.headers().values().all(|value| value.is_sensitive()));
+        };
+        let service = TowerToHyperService::new(layered(Router::new().fallback(any(handler))));
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        let ask = |path: &str| {
+            let request = Request::get(path).header("x-api-key", "k").header(AUTHORIZATION, "k");
+            let request = request.body(Body::empty()).expect("a request");
+            let answer = service.call(request);
+            runtime.block_on(async {
+                let answer = answer.await.expect("an answer");
+                let status = answer.status();
+                let body = to_bytes(Body::new(answer.into_body()), 1 << 10).await.expect("a body");
+                (status, body)
+            })
+        };
+        assert_eq!(ask("/").0, StatusCode::OK);
+        let (status, body) = ask("/fault");
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(body["error"]["code"], "internal_error", "{body}");
+        assert!(!body.to_string().contains("wants"), "{body}");
+        assert_eq!(ask("/").0, StatusCode::OK);
     }
 }

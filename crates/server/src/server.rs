@@ -23,7 +23,7 @@ use crate::offers::Offers;
 use crate::options::ServerOptions;
 use crate::texts::ModelFacts;
 use crate::worker::Worker;
-use crate::{contexts, listen, routes};
+use crate::{contexts, listen, log, routes};
 
 /// Messages to the engine's thread beside requests.
 const OTHER_MESSAGES: usize = 64;
@@ -42,6 +42,9 @@ pub struct Server {
 
 impl Server {
     /// Listens at once, and loads the model beside: until that is done `/health` says 503.
+    ///
+    /// What it logs are events of `tracing`, without prompts and answers. They go to the subscriber
+    /// of the thread that calls this, from all threads of the server.
     ///
     /// # Errors
     /// [`ServeError::OpenWithoutKey`], [`ServeError::SharedKey`], [`ServeError::Library`],
@@ -78,12 +81,12 @@ impl Server {
         let listener = TcpListener::bind(address).map_err(bind)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let start = |events| KvEvents::start(events, keys.are_needed(), &options.log);
+        let start = |events| KvEvents::start(events, keys.are_needed());
         let events = options.kv_events.as_ref().map(start).transpose()?;
         let kv_events = events.as_ref().map(KvEvents::addresses);
         let n_places = options.n_slots + options.max_waiting + OTHER_MESSAGES;
         let (sender, inbox) = sync_channel(n_places);
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::new(&options, model.ctx_size));
         let app = Arc::new(App::new(
             options,
             (keys, libraries),
@@ -97,19 +100,19 @@ impl Server {
             let (app, stop) = (Arc::clone(&app), stop.clone());
             let thread = thread::Builder::new().name("engine".to_owned());
             // It follows the grammars of answers.
-            thread.stack_size(DEEP_STACK).spawn(move || {
+            thread.stack_size(DEEP_STACK).spawn(log::same(move || {
                 let result = run_engine(&app, load, inbox, (offers, events));
                 app.reach(State::Ended);
                 // Without an engine there is nothing to serve.
                 stop.send_replace(true);
                 result
-            })?
+            }))?
         };
         let connections = {
             let stop = stop.clone();
-            thread::Builder::new()
-                .name("connections".to_owned())
-                .spawn(move || run_connections(&runtime, listener, app, &stop, stopped))?
+            thread::Builder::new().name("connections".to_owned()).spawn(log::same(move || {
+                run_connections(&runtime, listener, app, &stop, stopped)
+            }))?
         };
         Ok(Self { address, kv_events, stop, connections, engine })
     }

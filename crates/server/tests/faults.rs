@@ -15,8 +15,8 @@ use longview_wgpu::{WgpuBackend, WgpuOptions};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Library, begin_device, begin_engine, document, expected, facts_of_model, question, read_answer,
-    serve, serve_with,
+    Library, begin_device, begin_engine, document, expected, facts_of_model, logged, question,
+    read_answer, serve, serve_with,
 };
 use longview_server::{Limits, ServerOptions};
 
@@ -54,7 +54,8 @@ fn a_fault_of_the_program_ends_one_request_alone() {
         ..EngineOptions::default()
     };
     let options = ServerOptions { max_kept: 0, ..ServerOptions::default() };
-    let served = begin_engine(facts_of_model(), options, engine, Duration::ZERO);
+    let model = facts_of_model();
+    let (served, lines) = logged(|| begin_engine(model, options, engine, Duration::ZERO));
     served.wait_until_ready();
     let body = json!({ "prompt": "It was", "max_tokens": 800, "ignore_eos": true });
     let whole = served.post("/v1/completions", &body).json()["choices"][0]["text"].clone();
@@ -89,6 +90,10 @@ fn a_fault_of_the_program_ends_one_request_alone() {
         assert_eq!(answer.json()["choices"][0]["text"], whole, "{answer:?}");
     }
     assert_eq!(served.post("/v1/completions", &body).json()["choices"][0]["text"], whole);
+    let lines = lines.all();
+    let n_told = lines.iter().filter(|line| line.starts_with("a request failed: ")).count();
+    assert_eq!(n_told, 2, "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("It was")), "a prompt in the log: {lines:?}");
 }
 
 /// Requests of every kind, each left after a moment: while it waits, is read, is answered or has

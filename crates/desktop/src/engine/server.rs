@@ -60,7 +60,7 @@ impl<B: Backend + 'static> Parts<B> {
         Ok(Box::new(Listening { server, served }))
     }
 
-    /// On this machine alone, without a log: what is asked is nobody's business.
+    /// On this machine alone. Nobody hears its log: what is asked is nobody's business.
     fn options(&self, serve: &Serve) -> Result<ServerOptions, Failure> {
         let key = serve.key.trim();
         let wrong = |why: &str| failure(FailureKind::NotServed, format!("the API key {why}"));

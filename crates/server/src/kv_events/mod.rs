@@ -28,7 +28,8 @@ pub(crate) use self::held::DiskSessions;
 use self::held::Shared;
 use self::publish::{Addresses, Publisher};
 use crate::error::ServeError;
-use crate::options::{KvEventsOptions, Log};
+use crate::log;
+use crate::options::KvEventsOptions;
 
 /// A context in memory.
 #[derive(Clone, Copy)]
@@ -54,11 +55,7 @@ impl KvEvents {
     ///
     /// # Errors
     /// [`ServeError::OpenKvEvents`], [`ServeError::KvEvents`].
-    pub(crate) fn start(
-        options: &KvEventsOptions,
-        has_keys: bool,
-        log: &Log,
-    ) -> Result<Self, ServeError> {
+    pub(crate) fn start(options: &KvEventsOptions, has_keys: bool) -> Result<Self, ServeError> {
         let all = [Some(options.address), options.replay];
         for address in all.into_iter().flatten() {
             if !address.ip().is_loopback() && !has_keys {
@@ -69,9 +66,8 @@ impl KvEvents {
         let shared: Arc<Shared> = Arc::default();
         let publisher = runtime.block_on(Publisher::bind(options, Arc::clone(&shared)))?;
         let addresses = publisher.addresses();
-        let log = Arc::clone(log);
         let thread = thread::Builder::new().name("kv-events".to_owned());
-        let thread = thread.spawn(move || runtime.block_on(publisher.run(&log)))?;
+        let thread = thread.spawn(log::same(move || runtime.block_on(publisher.run())))?;
         Ok(Self { shared, told: Vec::new(), addresses, thread: Some(thread) })
     }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use longview_core::FileSource;
 use longview_library::documents::{Id, SessionEntry};
 use longview_scheduler::SessionFile;
+use tracing::warn;
 
 use super::book::Chain;
 use super::held::DiskSessions;
-use crate::options::Log;
 
 /// Sessions whose tokens are known. A named file is only ever appended to, so its name and length
 /// say what is in it.
@@ -21,11 +21,11 @@ pub(super) struct OnDisk {
 
 impl OnDisk {
     /// What lies on disk now. Files that came are opened for their tokens alone.
-    pub(super) fn chains(&mut self, sessions: &DiskSessions, log: &Log) -> Vec<Arc<Chain>> {
+    pub(super) fn chains(&mut self, sessions: &DiskSessions) -> Vec<Arc<Chain>> {
         let list = match sessions.documents.list() {
             Ok(list) => list,
             Err(error) => {
-                log(&format!("KV events: the library cannot be read: {error}"));
+                warn!("KV events: the library cannot be read: {error}");
                 return self.files.values().flatten().cloned().collect();
             }
         };
@@ -36,14 +36,14 @@ impl OnDisk {
         let mut before = std::mem::take(&mut self.files);
         for session in listed {
             let name = (session.file, session.n_tokens);
-            let chain = before.remove(&name).unwrap_or_else(|| open(sessions, session, log));
+            let chain = before.remove(&name).unwrap_or_else(|| open(sessions, session));
             self.files.insert(name, chain);
         }
         self.files.values().flatten().cloned().collect()
     }
 }
 
-fn open(sessions: &DiskSessions, session: &SessionEntry, log: &Log) -> Option<Arc<Chain>> {
+fn open(sessions: &DiskSessions, session: &SessionEntry) -> Option<Arc<Chain>> {
     let path = sessions.documents.session_path(session);
     let source = FileSource::open(&path).map_err(|error| error.to_string());
     let tokens = source.and_then(|source| {
@@ -54,7 +54,7 @@ fn open(sessions: &DiskSessions, session: &SessionEntry, log: &Log) -> Option<Ar
         Ok(tokens) => Some(Arc::new(Chain::of(&tokens))),
         Err(error) => {
             let name = session.file.short();
-            log(&format!("KV events: session {name} is not told of: {error}"));
+            warn!("KV events: session {name} is not told of: {error}");
             None
         }
     }

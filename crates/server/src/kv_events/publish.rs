@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::time::{Instant, timeout_at};
+use tracing::warn;
 use zeromq::{
     Endpoint, Host, PubSocket, RouterSocket, Socket, SocketEvent, SocketRecv, SocketSend,
     ZmqMessage,
@@ -22,7 +23,7 @@ use super::held::Shared;
 use super::on_disk::OnDisk;
 use super::wire;
 use crate::error::ServeError;
-use crate::options::{KvEventsOptions, Log};
+use crate::options::KvEventsOptions;
 
 /// Events of one message, at most.
 const MAX_EVENTS: usize = 16;
@@ -108,11 +109,11 @@ impl Publisher {
     }
 
     /// Tells what changes until the engine's thread has ended.
-    pub(super) async fn run(mut self, log: &Log) {
+    pub(super) async fn run(mut self) {
         // When all is to be told, for whom.
         let mut due: Vec<Instant> = Vec::new();
         // Who heard a server before this one has heard what is not true any more.
-        self.publish(&[Event::Cleared], log).await;
+        self.publish(&[Event::Cleared]).await;
         loop {
             let next = due.iter().copied().chain([Instant::now() + LOOKS]).min();
             let _ =
@@ -120,19 +121,19 @@ impl Publisher {
             let came =
                 std::mem::take(&mut *self.newcomers.lock().unwrap_or_else(PoisonError::into_inner));
             due.extend(came.iter().flat_map(|at| SETTLES.map(|settles| *at + settles)));
-            let Some(events) = self.changes(log) else { return };
-            self.publish(&events, log).await;
+            let Some(events) = self.changes() else { return };
+            self.publish(&events).await;
             let now = Instant::now();
             if due.iter().any(|at| *at <= now) {
                 due.retain(|at| *at > now);
                 let all = self.book.all();
-                self.publish(&all, log).await;
+                self.publish(&all).await;
             }
         }
     }
 
     /// What changed since the last time; `None`: nothing will any more.
-    fn changes(&mut self, log: &Log) -> Option<Vec<Event>> {
+    fn changes(&mut self) -> Option<Vec<Event>> {
         let (in_memory, sessions) = {
             let held = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
             if held.is_over {
@@ -146,7 +147,7 @@ impl Publisher {
         };
         let mut events = Vec::new();
         if let Some(sessions) = sessions {
-            let chains = self.on_disk.chains(&sessions, log);
+            let chains = self.on_disk.chains(&sessions);
             events.extend(self.book.update(Tier::Disk, chains));
         }
         for tier in [Tier::Device, Tier::Host] {
@@ -155,13 +156,13 @@ impl Publisher {
         Some(events)
     }
 
-    async fn publish(&mut self, events: &[Event], log: &Log) {
+    async fn publish(&mut self, events: &[Event]) {
         for events in events.chunks(MAX_EVENTS) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let payload = match wire::batch(now.as_secs_f64(), events) {
                 Ok(payload) => Bytes::from(payload),
                 Err(error) => {
-                    log(&format!("KV events: not sent: {error}"));
+                    warn!("KV events: not sent: {error}");
                     continue;
                 }
             };
@@ -172,7 +173,7 @@ impl Publisher {
             let frames = vec![self.topic.clone(), of_number(number), payload];
             let Ok(message) = ZmqMessage::try_from(frames) else { continue };
             if let Err(error) = self.socket.send(message).await {
-                log(&format!("KV events: not sent: {error}"));
+                warn!("KV events: not sent: {error}");
             }
         }
     }

@@ -10,6 +10,7 @@ use std::time::Instant;
 use longview_engine::{BegunChunk, ComingSession, Session};
 use longview_ops::Backend;
 use pollster::block_on;
+use tracing::warn;
 
 use super::Worker;
 use super::begun::Begun;
@@ -30,14 +31,14 @@ impl<B: Backend + 'static> Worker<B> {
         let began = Instant::now();
         let most = self.pace.chunk(self.engine.options().chunk_size, self.answers_wait());
         let computed = guarded(|| Ok(block_on(self.engine.begin_chunk(&mut coming, most))?));
-        self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
+        self.metrics.prompt.add(0, began.elapsed());
         match computed {
             Ok(()) => {
                 let _ = back.send(coming);
             }
             Err(error) => {
                 let error = self.reason(error);
-                (self.options.log)(&format!("a prompt is not begun: {}", error.json()));
+                warn!("a prompt is not begun: {}", error.json());
             }
         }
     }
@@ -55,7 +56,7 @@ impl<B: Backend + 'static> Worker<B> {
                 }
                 Err(error) => {
                     let error = self.reason(error);
-                    (self.options.log)(&format!("a prompt is begun again: {}", error.json()));
+                    warn!("a prompt is begun again: {}", error.json());
                     // No memory for a second session: what came is of use to more than one.
                     if session.tokens().len() > n_known
                         && guarded(|| Ok(block_on(session.cut(n_known))?)).is_err()
@@ -79,9 +80,8 @@ impl<B: Backend + 'static> Worker<B> {
         let (n_known, n_tokens) = (session.tokens().len(), chunk.n_tokens());
         let n_layers = chunk.n_layers();
         self.engine.end_chunk(session, chunk).await?;
-        self.metrics.shared_begun_layers.add(n_layers);
-        self.metrics.prompt_tokens.add(n_tokens);
-        self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
+        self.metrics.shared.begun_layers.increment(n_layers as u64);
+        self.metrics.prompt.add(n_tokens, began.elapsed());
         let mut alone = self.engine.fork(session).await?;
         alone.truncate(n_known).await?;
         self.engine.settle(&mut alone).await?;

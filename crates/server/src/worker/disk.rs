@@ -25,13 +25,14 @@ use longview_scheduler::PolicyOptions;
 use pollster::block_on;
 use serde_json::json;
 use tokio::sync::mpsc;
+use tracing::warn;
 
 use crate::error::ApiError;
 use crate::job::{Event, Job, KeptText, Summary};
 use crate::keys::Scope;
 use crate::kv_events::DiskSessions;
+use crate::log;
 use crate::metrics::Metrics;
-use crate::options::Log;
 use crate::texts::ModelFacts;
 
 /// Files that are opened at the same time.
@@ -66,7 +67,6 @@ struct Library {
     documents: Documents,
     share: Option<Share>,
     metrics: Arc<Metrics>,
-    log: Log,
     n_sending: Arc<AtomicUsize>,
     key: SessionKey,
     words: String,
@@ -111,7 +111,7 @@ impl<B: Backend + 'static> Disk<B> {
         (libraries, shares): Kept,
         engine: &Engine<B>,
         model: &ModelFacts,
-        (metrics, log): (&Arc<Metrics>, &Log),
+        metrics: &Arc<Metrics>,
     ) -> Result<Self, ApiError> {
         let fingerprint = engine.fingerprint()?;
         let key = SessionKey {
@@ -130,7 +130,6 @@ impl<B: Backend + 'static> Disk<B> {
                 documents,
                 share: shares.get(i).cloned(),
                 metrics: Arc::clone(metrics),
-                log: Arc::clone(log),
                 n_sending: Arc::clone(&n_sending),
                 key: key.clone(),
                 words: words.clone(),
@@ -273,6 +272,7 @@ impl<B: Backend + 'static> Disk<B> {
     ) -> Result<(), ApiError> {
         let sender = self.sender.clone();
         let thread = thread::Builder::new().name(name.to_owned());
+        let work = log::same(work);
         let begun = thread.spawn(move || {
             // A worker that has ended wants no result.
             let _ = sender.send(work());
@@ -348,10 +348,10 @@ impl Library {
         let keep = move || {
             let kept = incoming.keep(&library.documents, &library.words, &library.about);
             if let Err(error) = kept {
-                (library.log)(&format!("context {}: is not kept here: {error}", id.short()));
+                warn!("context {}: is not kept here: {error}", id.short());
             }
         };
-        let _ = thread::Builder::new().name("keep".to_owned()).spawn(keep);
+        let _ = thread::Builder::new().name("keep".to_owned()).spawn(log::same(keep));
         let session = Box::new(restored.session);
         Ok(Some(Fetched { document: id, session, begun }))
     }
@@ -382,7 +382,7 @@ impl Library {
             }
         };
         // Without a thread the next request that brings the document sends it.
-        let _ = thread::Builder::new().name("send".to_owned()).spawn(send);
+        let _ = thread::Builder::new().name("send".to_owned()).spawn(log::same(send));
     }
 
     /// Whether there is nothing left to send; else it is tried again after `wait`, if there is one.
@@ -394,14 +394,15 @@ impl Library {
         }
         match share.publish(&self.documents, id, session) {
             Ok(published) => {
-                self.metrics.shared_sent.add(usize::from(matches!(published, Published::Sent(_))));
+                let is_sent = matches!(published, Published::Sent(_));
+                self.metrics.shared.sent.increment(u64::from(is_sent));
                 true
             }
             Err(error) => {
-                self.metrics.shared_failed.add(1);
+                self.metrics.shared.failed.increment(1);
                 let again = wait.map(|wait| format!("; it is tried again in {} s", wait.as_secs()));
                 let again = again.unwrap_or_default();
-                (self.log)(&format!("context {}: is not shared: {error}{again}", id.short()));
+                warn!("context {}: is not shared: {error}{again}", id.short());
                 false
             }
         }

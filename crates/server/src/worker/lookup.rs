@@ -2,6 +2,7 @@
 //! then among the files of the library. Both take their time on other threads (`disk`).
 
 use longview_ops::Backend;
+use tracing::warn;
 
 use super::Worker;
 use super::disk::Disk;
@@ -57,7 +58,7 @@ impl<B: Backend + 'static> Worker<B> {
             Ok(true) => Some(OnDisk::Fetching(asked)),
             Ok(false) => Some(OnDisk::Fetched),
             Err(error) => {
-                (self.options.log)(&format!("a context is not fetched: {}", error.json()));
+                warn!("a context is not fetched: {}", error.json());
                 Some(OnDisk::Fetched)
             }
         }
@@ -85,7 +86,7 @@ impl<B: Backend + 'static> Worker<B> {
             let policy = &self.model.policy;
             let begun = files.and_then(|files| disk.open(scope, files, policy, nearest));
             if let Err(error) = begun {
-                (self.options.log)(&format!("a context is not opened: {}", error.json()));
+                warn!("a context is not opened: {}", error.json());
                 return Some(OnDisk::Done);
             }
         }

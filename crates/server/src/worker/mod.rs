@@ -29,6 +29,7 @@ use longview_ops::Backend;
 use longview_scheduler::SchedulerError;
 use pollster::block_on;
 use tokio::sync::oneshot;
+use tracing::{error, warn};
 
 use self::begun::Begun;
 use self::choice::Choice;
@@ -102,11 +103,8 @@ impl<B: Backend + 'static> Worker<B> {
         kept: disk::Kept,
     ) -> Result<Self, ApiError> {
         let kept = (!kept.0.is_empty()).then_some(kept);
-        let told = (&metrics, &options.log);
-        let (ctx_size, n_slots) = (model.ctx_size, options.n_slots);
-        metrics.kv_capacity.set(n_slots.saturating_mul(ctx_size));
-        metrics.kept_capacity.set((n_slots + options.max_kept).saturating_mul(ctx_size));
-        let disk = kept.map(|kept| Disk::new(kept, &engine, &model, told)).transpose()?;
+        let ctx_size = model.ctx_size;
+        let disk = kept.map(|kept| Disk::new(kept, &engine, &model, &metrics)).transpose()?;
         let kept = Kept::new(options.max_kept, (model.n_layers, ctx_size));
         Ok(Self {
             engine,
@@ -189,7 +187,7 @@ impl<B: Backend + 'static> Worker<B> {
 
     fn is_idle(&self) -> bool {
         let is_disk_idle = self.disk.as_ref().is_none_or(Disk::is_idle) && !self.is_sending();
-        let is_lost = self.metrics.device_lost.get() > 0;
+        let is_lost = self.metrics.is_device_lost();
         let runs_nothing = self.runs.is_empty() && self.left.is_empty();
         runs_nothing && self.waiting.is_empty() && is_disk_idle && !is_lost
     }
@@ -205,14 +203,14 @@ impl<B: Backend + 'static> Worker<B> {
     fn revive(&mut self) {
         if !self.engine.backend().is_lost() {
             // A call of the engine may have opened it.
-            return self.metrics.device_lost.set(0);
+            return self.metrics.set_device_lost(false);
         }
-        self.metrics.device_lost.set(1);
-        (self.options.log)("the device was lost, and is opened again");
+        self.metrics.set_device_lost(true);
+        warn!("the device was lost, and is opened again");
         match guarded(|| Ok(block_on(self.engine.revive())?)) {
-            Ok(()) => self.metrics.device_lost.set(0),
+            Ok(()) => self.metrics.set_device_lost(false),
             Err(error) => {
-                (self.options.log)(&format!("it cannot be opened: {}", error.json()));
+                error!("it cannot be opened: {}", error.json());
                 std::thread::sleep(RETRY);
             }
         }
@@ -224,7 +222,7 @@ impl<B: Backend + 'static> Worker<B> {
             return error;
         }
         // Before the client is told: who asks again at once hears the same.
-        self.metrics.device_lost.set(1);
+        self.metrics.set_device_lost(true);
         ApiError::device_lost()
     }
 
@@ -257,7 +255,7 @@ impl<B: Backend + 'static> Worker<B> {
     fn take(&mut self, message: Message) {
         match message {
             Message::Job(job) => {
-                self.metrics.requests.add(1);
+                self.metrics.requests.increment(1);
                 self.waiting.push_back(*job);
             }
             Message::Remove { scope, id, ids, unused } => {
@@ -301,7 +299,7 @@ impl<B: Backend + 'static> Worker<B> {
             self.draining.is_some_and(|since| since.elapsed() > self.options.limits.drain);
         let before = self.waiting.len();
         self.waiting.retain(|job| !job.events.is_closed());
-        self.metrics.cancelled.add(before - self.waiting.len());
+        self.metrics.cancelled.increment((before - self.waiting.len()) as u64);
         self.drop_begun();
         let stall = self.options.limits.stall;
         let is_left = |run: &Run<B>| {
@@ -310,7 +308,7 @@ impl<B: Backend + 'static> Worker<B> {
         for i in (0..self.runs.len()).rev() {
             if is_over || is_left(&self.runs[i]) {
                 let run = self.runs.swap_remove(i);
-                self.metrics.cancelled.add(1);
+                self.metrics.cancelled.increment(1);
                 if is_over {
                     run.send(Event::Failed(stopping()));
                 }
@@ -385,12 +383,12 @@ impl<B: Backend + 'static> Worker<B> {
                 let n_started = self.n_started.entry(run.job.scope).or_default();
                 *n_started += 1;
                 run.task = *n_started;
-                self.metrics.cached_tokens.add(run.n_cached);
+                self.metrics.cached_tokens.increment(run.n_cached as u64);
                 run.send_progress(run.n_cached);
                 self.runs.push(run);
             }
             Err(error) => {
-                self.metrics.failed.add(1);
+                self.metrics.failed.increment(1);
                 let _ = job.events.try_send(Event::Failed(self.reason(error)));
             }
         }
@@ -461,23 +459,22 @@ impl<B: Backend + 'static> Worker<B> {
         while let Some(done) = self.disk.as_mut().and_then(Disk::next_done) {
             match done {
                 Done::Opened { scope, document, session: Ok(session), .. } => {
-                    self.metrics.restored.add(1);
+                    self.metrics.restored.increment(1);
                     self.kept.hold(scope, *session, document);
                 }
                 Done::Opened { document, session: Err(error), .. } => {
-                    let line = format!("context {}: is not opened: {error}", document.short());
-                    (self.options.log)(&line);
+                    warn!("context {}: is not opened: {error}", document.short());
                 }
                 Done::Fetched { scope, session: Ok(Some(fetched)), .. } => {
-                    self.metrics.shared_fetched.add(1);
+                    self.metrics.shared.fetched.increment(1);
                     self.disk_changed();
                     self.take_fetched(scope, fetched);
                 }
                 Done::Coming { coming, back } => self.compute_coming(coming, &back),
-                Done::Fetched { session: Ok(None), .. } => self.metrics.shared_missed.add(1),
+                Done::Fetched { session: Ok(None), .. } => self.metrics.shared.missed.increment(1),
                 Done::Fetched { session: Err(error), .. } => {
-                    self.metrics.shared_missed.add(1);
-                    (self.options.log)(&format!("a context is read, not fetched: {error}"));
+                    self.metrics.shared.missed.increment(1);
+                    warn!("a context is read, not fetched: {error}");
                 }
                 Done::Saved { session, waiter, result } => {
                     let scope = waiter.job.scope;
@@ -498,7 +495,6 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     async fn known(&mut self, job: &Job) -> Option<Session<B>> {
-        let log = Arc::clone(&self.options.log);
         self.keep_of_running(job).await;
         let (found, n_known) = self.kept.nearest(job);
         let i = found.filter(|_| n_known > 0)?;
@@ -509,7 +505,7 @@ impl<B: Backend + 'static> Worker<B> {
         let mut session = match forked {
             Ok(session) => session,
             Err(error) => {
-                log(&format!("a kept context cannot be gone on from: {}", error.json()));
+                warn!("a kept context cannot be gone on from: {}", error.json());
                 return None;
             }
         };
@@ -581,10 +577,7 @@ impl<B: Backend + 'static> Worker<B> {
             }
         }
         self.pace.stepped(began.elapsed());
-        self.metrics.decode_steps.add(1);
-        self.metrics.decode_rows.add(n_parts);
-        self.metrics.predicted_tokens.add(n_parts);
-        self.metrics.predicted_ms.add(began.elapsed().as_millis() as usize);
+        self.metrics.stepped(n_parts, began.elapsed());
         self.advance(&computed, &mut failed);
         self.fail_all(failed);
         true
@@ -625,9 +618,9 @@ impl<B: Backend + 'static> Worker<B> {
 
     fn fail(&mut self, i: usize, error: ApiError) {
         let run = self.runs.swap_remove(i);
-        self.metrics.failed.add(1);
+        self.metrics.failed.increment(1);
         let error = self.reason(error);
-        (self.options.log)(&format!("a request failed: {}", error.json()));
+        error!("a request failed: {}", error.json());
         self.count();
         run.send(Event::Failed(error));
     }
@@ -685,7 +678,7 @@ impl<B: Backend + 'static> Worker<B> {
             }
             return tell(waiter, Ok(()));
         };
-        self.metrics.builds.add(1);
+        self.metrics.builds.increment(1);
         let files = match self.engine.session_files() {
             Ok(files) => files,
             Err(error) => return tell(waiter, Err(error.into())),
@@ -700,19 +693,18 @@ impl<B: Backend + 'static> Worker<B> {
             Err(_) => (session, false),
         };
         if let Err(error) = disk.save(files, written, goes_on, waiter) {
-            (self.options.log)(&format!("a context is not written: {}", error.json()));
+            warn!("a context is not written: {}", error.json());
         }
     }
 
     fn count(&self) {
         let slots: Vec<_> = self.runs.iter().chain(&self.left).map(Run::slot).collect();
         let n_tokens = slots.iter().map(|slot| slot.n_cached + slot.n_read + slot.n_decoded).sum();
-        self.metrics.kv_tokens.set(n_tokens);
-        self.metrics.running.set(slots.len());
+        let n_running = slots.len();
         *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
-        self.metrics.waiting.set(self.waiting.len());
-        self.metrics.kept.set(self.kept.len());
-        self.metrics.kept_tokens.set(self.kept.n_tokens());
+        self.metrics.set_kv_tokens(n_tokens);
+        self.metrics.set_requests(n_running, self.waiting.len());
+        self.metrics.set_kept(self.kept.len(), self.kept.n_tokens());
     }
 }
 

@@ -9,6 +9,7 @@ use longview_engine::{Engine, EngineError, PromptEnd, Session, SessionStep};
 use longview_ops::Backend;
 use longview_scheduler::SpanMode;
 use pollster::block_on;
+use tracing::warn;
 
 use super::choice::Choice;
 use super::disk::Waiter;
@@ -72,8 +73,8 @@ impl<B: Backend + 'static> Worker<B> {
         if is_read || session.sequence().is_behind() {
             let (engine, pace) = (&mut self.engine, &mut self.pace);
             let (left, n_pieces) = end_for_now(engine, pace, session, answers_wait).await?;
-            self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
-            self.metrics.prompt_pieces.add(n_pieces);
+            self.metrics.prompt.add(0, began.elapsed());
+            self.metrics.prompt_pieces.increment(n_pieces as u64);
             if left == PromptEnd::Done && is_read {
                 self.begin_answers(i).await?;
             }
@@ -94,8 +95,7 @@ impl<B: Backend + 'static> Worker<B> {
         self.engine.step_each(&mut [step]).await?.into_iter().collect::<Result<(), _>>()?;
         let n_done = session.tokens().len();
         self.pace.read(n_read, began.elapsed());
-        self.metrics.prompt_tokens.add(n_read);
-        self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
+        self.metrics.prompt.add(n_read, began.elapsed());
         run.send_progress(n_done);
         Ok(true)
     }
@@ -149,11 +149,11 @@ impl<B: Backend + 'static> Worker<B> {
             Ok(left) => left,
             Err(error) => {
                 let error = self.reason(error);
-                (self.options.log)(&format!("what was read is not kept: {}", error.json()));
+                warn!("what was read is not kept: {}", error.json());
                 return true;
             }
         };
-        self.metrics.prompt_pieces.add(n_pieces);
+        self.metrics.prompt_pieces.increment(n_pieces as u64);
         if left != PromptEnd::Done {
             self.left.insert(0, run);
             return left != PromptEnd::Waits;

@@ -1,10 +1,10 @@
 //! A server of the embedded model, and a client that can also misbehave.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use longview_core::SplitMix64;
@@ -119,6 +119,41 @@ pub fn begin_device<B: Backend + 'static>(
     let load = move || Ok(Engine::load(device()?, folder, engine_options, &policy)?);
     let server = Server::start(options, model, load).expect("it starts");
     Served { address: server.address(), server: Some(server) }
+}
+
+/// Lines of the servers that `start` starts, and of no others, with what it returns.
+pub fn logged<T>(start: impl FnOnce() -> T) -> (T, Lines) {
+    let lines = Lines::default();
+    let to = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .without_time()
+        .with_level(false)
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(move || to.clone())
+        .finish();
+    (tracing::subscriber::with_default(subscriber, start), lines)
+}
+
+/// Lines that servers have logged.
+#[derive(Clone, Default)]
+pub struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    pub fn all(&self) -> Vec<String> {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What is known of the embedded model.
