@@ -4,10 +4,10 @@
     python3 bench/stall.py --longview target/release/longview --text book.txt
     python3 bench/stall.py --longview target/release/longview --text book.txt --known
 
-`longview serve -m needle` on loopback. One client streams a long answer; another one sends the text
-as a prompt. Time between two tokens of the first, from the second's request to its answer. With
---known the text was read before under the server's policy, and --policy is asked for: what the first
-one waits for is the index of a known beginning. Only the standard library is needed.
+`longview serve -m needle` on loopback. One client streams a long answer; another one sends the
+text as a prompt. Time between two tokens of the first, from the second's request to its answer.
+With --known the text was read before under the server's policy, and --policy is asked for: what the
+first one waits for is the index of a known beginning. Only the standard library is needed.
 """
 
 import argparse

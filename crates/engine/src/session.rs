@@ -258,8 +258,8 @@ impl<B: Backend> Session<B> {
     }
 
     /// [`Session::cut`] in pieces: while [`Sequence::is_behind`],
-    /// [`finish_prefill_piece`](crate::Engine::finish_prefill_piece) has to be called before more of
-    /// a prompt is read.
+    /// [`finish_prefill_piece`](crate::Engine::finish_prefill_piece) has to be called before more
+    /// of a prompt is read.
     pub async fn begin_cut(&mut self, n_tokens: usize) -> Result<(), EngineError> {
         self.cut_tokens(n_tokens);
         self.drop_drafted()?;
