@@ -17,16 +17,29 @@ fn reopened(sim: &Sim<Cpu>, file: &[u8], shape: &KvShape) -> Sim<Cpu> {
     sim.twin(&backend, sequence, options).expect("a twin")
 }
 
+/// A prompt, and the file that it was saved in.
+struct Saved {
+    sim: Sim<Cpu>,
+    shape: KvShape,
+    file: Vec<u8>,
+    what: String,
+}
+
+fn saved(policy: &PolicyOptions, host_rows: HostRows) -> Saved {
+    let shape = KvShape { host_rows, ..shape(DType::F16) };
+    let what = format!("{} {host_rows:?}", policy.text());
+    let Ok(mut sim) = prefilled(shape.clone(), policy, layouts()[0].1, PROMPT) else {
+        panic!("{what}")
+    };
+    let file = save(&mut sim, policy);
+    Saved { sim, shape, file, what }
+}
+
 #[test]
 fn what_was_appended_goes_on_to_the_bit() {
     for policy in policies() {
         for host_rows in [HostRows::Plain, HostRows::EightBits] {
-            let shape = KvShape { host_rows, ..shape(DType::F16) };
-            let Ok(mut sim) = prefilled(shape.clone(), &policy, layouts()[0].1, PROMPT) else {
-                panic!("{}", policy.text())
-            };
-            let what = format!("{} {host_rows:?}", policy.text());
-            let mut file = save(&mut sim, &policy);
+            let Saved { mut sim, shape, mut file, what } = saved(&policy, host_rows);
             // Windows of 4 become clusters on the way, so that rows change their places.
             for steps in [1, 9, 4] {
                 let before = file.clone();
@@ -49,12 +62,7 @@ fn what_was_appended_goes_on_to_the_bit() {
 fn a_prompt_that_goes_on_is_appended() {
     for policy in policies() {
         for host_rows in [HostRows::Plain, HostRows::EightBits] {
-            let shape = KvShape { host_rows, ..shape(DType::F16) };
-            let Ok(mut sim) = prefilled(shape.clone(), &policy, layouts()[0].1, PROMPT) else {
-                panic!("{}", policy.text())
-            };
-            let what = format!("{} {host_rows:?}", policy.text());
-            let mut file = save(&mut sim, &policy);
+            let Saved { mut sim, shape, mut file, what } = saved(&policy, host_rows);
             for n in [20, 3] {
                 sim.prefill(2, n);
                 assert!(append(&mut sim, &policy, &mut file), "{what}");

@@ -40,25 +40,13 @@ impl<B: Backend + 'static> Worker<B> {
         let reading = (0..self.runs.len()).filter(|i| self.runs[*i].is_reading());
         let Some(i) = reading.min_by_key(turn) else { return false };
         self.runs[i].turn = self.turn;
-        let error = match guarded(|| block_on(self.read_chunk_of(i))) {
-            Ok(has_worked) => return has_worked,
-            Err(error) => error,
-        };
-        // What is known may lack what the request's policy needs: then all of it is read.
-        if self.runs[i].is_behind() && self.begin_again(i).is_ok() {
-            return true;
+        match guarded(|| block_on(self.read_chunk_of(i))) {
+            Ok(has_worked) => has_worked,
+            Err(error) => {
+                self.fail(i, error);
+                true
+            }
         }
-        self.fail(i, error);
-        true
-    }
-
-    /// Reads a prompt from its first token on.
-    fn begin_again(&mut self, i: usize) -> Result<(), ApiError> {
-        let (engine, run) = (&self.engine, &mut self.runs[i]);
-        let session = engine.session_with_prefill(&run.job.how.policy, run.job.how.prefill)?;
-        run.phase = Phase::Reading(Box::new(session));
-        run.n_cached = 0;
-        Ok(())
     }
 
     async fn read_chunk_of(&mut self, i: usize) -> Result<bool, ApiError> {

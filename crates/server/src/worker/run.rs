@@ -55,11 +55,6 @@ impl<B: Backend> Run<B> {
         matches!(self.phase, Phase::Reading(_))
     }
 
-    /// Whether the index of what was known is being made.
-    pub(super) fn is_behind(&self) -> bool {
-        matches!(&self.phase, Phase::Reading(session) if session.sequence().is_behind())
-    }
-
     pub(super) fn is_done(&self) -> bool {
         match &self.phase {
             Phase::Reading(_) => false,
