@@ -33,8 +33,9 @@ def begin(args):
         port = free.getsockname()[1]
     words = [args.longview, "serve", "-m", "needle", "-c", args.context, "--device", "cpu",
              "--no-library", "--max-stall", args.max_stall, "--port", port]
-    server = subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL)
+    words += ["--log", "debug"] if args.log else []
+    log = open(args.log, "wb") if args.log else subprocess.DEVNULL
+    server = subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=log)
     while True:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
@@ -86,6 +87,7 @@ def main():
     parser.add_argument("--policy", help="of the second request")
     parser.add_argument("--budget", type=int, default=512, help="with --policy")
     parser.add_argument("--known", action="store_true", help="the text was read before")
+    parser.add_argument("--log", help="what the server says of rounds that took longer")
     args = parser.parse_args()
     began, ended, times, usage = measure(args)
     inside = [b - a for a, b in zip(times, times[1:]) if b > began and a < ended]

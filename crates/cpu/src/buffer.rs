@@ -194,16 +194,23 @@ impl CpuBuffer {
     pub(crate) fn fork(&mut self, _spans: &ForkSpans<'_>, _shared: &SharedPages) -> Option<Self> {
         #[cfg(all(target_os = "linux", not(address_sanitizer)))]
         if let Memory::Pages(pages) = &mut self.memory {
-            let size = self.dtype.size();
-            let bytes = |spans: &[Range<usize>]| -> Vec<Range<usize>> {
-                spans.iter().map(|span| span.start * size..span.end * size).collect()
-            };
-            let file = _shared.file()?;
-            let fork = pages.fork(&bytes(_spans.used), &bytes(_spans.written), file).ok()?;
+            let [used, written] = span_bytes(_spans, self.dtype);
+            let fork = pages.fork(&used, &written, _shared.file()?).ok()?;
             let (memory, is_host) = (Memory::Pages(fork), self.is_host);
             return Some(Self { memory, dtype: self.dtype, is_host });
         }
         None
+    }
+
+    /// Puts what a fork would share into pages that it can share. `false` where that cannot be, or
+    /// the system refuses.
+    pub(crate) fn share(&mut self, _spans: &ForkSpans<'_>, _shared: &SharedPages) -> bool {
+        #[cfg(all(target_os = "linux", not(address_sanitizer)))]
+        if let (Memory::Pages(pages), Some(file)) = (&mut self.memory, _shared.file()) {
+            let [used, written] = span_bytes(_spans, self.dtype);
+            return pages.share(&used, &written, file).is_ok();
+        }
+        false
     }
 
     /// Bytes that other buffers have too.
@@ -226,6 +233,13 @@ impl CpuBuffer {
         debug_assert_eq!(size_of::<E>(), self.dtype.size());
         bytemuck::cast_slice_mut(self.bytes_mut())
     }
+}
+
+/// The bytes of spans of elements: those in use, and those that were written.
+#[cfg(all(target_os = "linux", not(address_sanitizer)))]
+fn span_bytes(spans: &ForkSpans<'_>, dtype: DType) -> [Vec<Range<usize>>; 2] {
+    let bytes = |span: &Range<usize>| span.start * dtype.size()..span.end * dtype.size();
+    [spans.used, spans.written].map(|spans| spans.iter().map(bytes).collect())
 }
 
 impl DeviceBuffer for CpuBuffer {

@@ -87,6 +87,10 @@ impl Backend for CpuBackend {
         }
     }
 
+    fn share_host(&self, buffer: &mut CpuBuffer, spans: ForkSpans<'_>) -> OpResult<bool> {
+        Ok(buffer.share(&spans, &self.device.shared_pages))
+    }
+
     fn shared_host_bytes(&self, buffer: &CpuBuffer) -> u64 {
         buffer.shared_bytes() as u64
     }

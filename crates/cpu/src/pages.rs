@@ -136,34 +136,46 @@ impl Pages {
     /// of it; what no fork has seen yet counts as changed.
     ///
     /// # Errors
-    /// Where the kernel has no memory for it; this buffer is as it was then.
+    /// Where the kernel has no memory for it; the bytes of this buffer are as they were then.
     pub(crate) fn fork(
         &mut self,
         used: &[Range<usize>],
         written: &[Range<usize>],
         file: &Arc<FrozenPages>,
     ) -> io::Result<Self> {
+        self.share(used, written, file)?;
+        let lacking = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let mut fork = Self::zeroed(self.len).ok_or_else(lacking)?;
+        for run in &self.frozen {
+            fork.map(run)?;
+        }
+        fork.frozen.clone_from(&self.frozen);
+        Ok(fork)
+    }
+
+    /// Puts what a fork of these spans would share into the file, so that the fork copies nothing.
+    ///
+    /// # Errors
+    /// As [`Pages::fork`].
+    pub(crate) fn share(
+        &mut self,
+        used: &[Range<usize>],
+        written: &[Range<usize>],
+        file: &Arc<FrozenPages>,
+    ) -> io::Result<()> {
         let used = self.whole_pages(used);
         let mut changed = self.whole_pages(written);
         changed.extend(used.iter().flat_map(|span| self.not_frozen(span.clone())));
         let is_cut_up = self.frozen.len() > MAX_RUNS * used.len().max(1);
         let changed = if is_cut_up { used } else { joined(changed) };
         let fresh = self.freeze(&changed, file)?;
-        let mut frozen = self.frozen.clone();
-        fresh.iter().for_each(|run| put(&mut frozen, run));
-        let lacking = || io::Error::from(io::ErrorKind::OutOfMemory);
-        let mut fork = Self::zeroed(self.len).ok_or_else(lacking)?;
-        for run in &frozen {
-            fork.map(run)?;
-        }
-        fork.frozen = frozen.clone();
         // Nothing that may fail for want of memory has touched this buffer so far.
         for run in &fresh {
             let mapped = self.map(run);
             mapped.expect("the kernel maps pages in place of as many others");
+            put(&mut self.frozen, run);
         }
-        self.frozen = frozen;
-        Ok(fork)
+        Ok(())
     }
 
     /// Spans as whole pages, in order, joined where they meet.
@@ -323,6 +335,22 @@ mod tests {
         third.bytes_mut()[0] = 78;
         drop((origin, second));
         assert_eq!((first.bytes()[0], third.bytes()[0]), (bytes[0], 78));
+    }
+
+    #[test]
+    fn a_fork_copies_nothing_of_what_was_shared_before() {
+        let (page, file) = (page_bytes(), FrozenPages::new().unwrap());
+        let (mut origin, bytes) = filled(8);
+        origin.share(&[0..6 * page], &[0..6 * page], &file).unwrap();
+        assert_eq!((origin.bytes(), origin.shared_bytes()), (&*bytes, 0));
+        assert_eq!(file_bytes(&file), 6 * page as u64);
+        origin.bytes_mut()[5 * page] = 200;
+        let fork = origin.fork(&[0..6 * page], &[5 * page..6 * page], &file).unwrap();
+        // The page that changed is there twice, as nobody has its old bytes any more.
+        assert!(file_bytes(&file) <= 7 * page as u64);
+        assert_eq!(fork.bytes()[..6 * page], origin.bytes()[..6 * page]);
+        drop((origin, fork));
+        assert_eq!(file_bytes(&file), 0);
     }
 
     /// Random writes and forks, against plain vectors.

@@ -28,4 +28,15 @@ impl<B: Backend> Engine<B> {
         (fork.uncomputed, fork.last) = (session.uncomputed, session.last);
         Ok(fork)
     }
+
+    /// A piece of what [`Engine::fork`] of `session` does first, so that others have their steps in
+    /// between: see [`Sequence::share_piece`](longview_scheduler::Sequence::share_piece). `false`
+    /// where none is left.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn share_piece(&mut self, session: &mut Session<B>) -> Result<bool, EngineError> {
+        self.settle(session).await?;
+        Ok(session.sequence.share_piece().await?)
+    }
 }

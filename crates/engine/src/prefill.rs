@@ -158,20 +158,21 @@ impl<B: Backend> Engine<B> {
         Ok(session.sequence.finish_prefill_piece(may_wait).await?)
     }
 
-    /// Whether a chunk of `n` more tokens of a prompt can be computed without waiting for a
-    /// clustering that runs beside it. Where no thread makes them, a piece of one is made here
-    /// first: call it again until it says so. A chunk may be computed before that all the same.
+    /// A piece of what comes before the next chunk of a prompt, so that others have their steps in
+    /// between: call it until it is done. A chunk may be computed before that all the same, and does
+    /// the rest in one go; what is made does not depend on that, to the bit. `may_wait` and
+    /// [`PromptEnd::Waits`] are those of [`Engine::finish_prefill_piece`].
     ///
     /// # Errors
     /// If the device fails.
-    pub async fn prepare_chunk(
+    pub async fn prepare_chunk_piece(
         &mut self,
         session: &mut Session<B>,
-        n: usize,
-    ) -> Result<bool, EngineError> {
+        may_wait: bool,
+    ) -> Result<PromptEnd, EngineError> {
         self.revive().await?;
         session.restore_on(&self.backend).await?;
-        Ok(session.sequence.prepare_chunk(n).await?)
+        Ok(session.sequence.prepare_chunk_piece(may_wait).await?)
     }
 
     /// Computes tokens one at a time through the policy: a question that only sees what is

@@ -240,6 +240,30 @@ fn forks_say_what_sessions_of_their_own_would() {
     }
 }
 
+/// What a fork shares can be shared before it, layer by layer.
+#[cfg(target_os = "linux")]
+#[test]
+fn rows_that_are_shared_before_a_fork_say_the_same() {
+    for kv_dtype in [DType::F16, DType::Q8] {
+        let mut engine = engine(EngineOptions { ctx_size: 1300, kv_dtype, ..Default::default() });
+        let mut origin = start(&mut engine, &clusterkv(), 1200);
+        let mut n_pieces = 0;
+        while block_on(engine.share_piece(&mut origin)).expect("pages") {
+            n_pieces += 1;
+        }
+        assert_eq!(n_pieces, origin.sequence().shape().n_layers, "{kv_dtype}");
+        let mut fork = block_on(engine.fork(&mut origin)).expect("a fork");
+        assert!(fork.sequence().shared_host_kv_bytes() > 0, "{kv_dtype}");
+        let (of_fork, of_origin) = (
+            ask(&mut engine, &mut fork, &[1, 2, 3, 4]),
+            ask(&mut engine, &mut origin, &[1, 2, 3, 4]),
+        );
+        assert!(of_fork == of_origin, "{kv_dtype}");
+        // Few rows more are copied with the next fork.
+        assert!(!block_on(engine.share_piece(&mut origin)).expect("pages"), "{kv_dtype}");
+    }
+}
+
 #[test]
 fn a_prompt_in_chunks_between_the_steps_of_others_says_the_same() {
     let mut engine = small_context(400);

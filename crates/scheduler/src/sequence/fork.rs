@@ -42,6 +42,23 @@ impl<B: Backend> Sequence<B> {
         Ok(fork)
     }
 
+    /// A piece of what [`Sequence::fork`] does first: rows of one layer in host memory are put to
+    /// where both sequences have them. `false` where nothing is left to do, or rows cannot be
+    /// shared; a fork takes little time then, or copies them.
+    ///
+    /// # Errors
+    /// As [`Sequence::fork`].
+    pub async fn share_piece(&mut self) -> Result<bool, SchedulerError> {
+        self.make_ready().await?;
+        self.settle_rows().await?;
+        for layer in self.shape.layers() {
+            if self.store.share(layer, self.n_tokens)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Rows on the device are as they were written where the host store has some of them rounded.
     async fn copy_device_rows(&self, fork: &mut Self) -> Result<(), SchedulerError> {
         let mut bytes = Vec::new();

@@ -240,9 +240,9 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// In prefill: hands every finished segment of `layer` to the worker. The one before is applied
-    /// first, so that a segment has the time of a whole segment to be clustered and the order of
-    /// rows is a function of the input.
+    /// In prefill, before the next chunk: hands every finished segment of `layer` to the worker. The
+    /// one before is applied first, so that a segment has the time of a whole segment to be
+    /// clustered and the order of rows is a function of the input.
     pub(super) async fn submit_segments(
         &mut self,
         layer: LayerId,
@@ -253,13 +253,30 @@ impl<B: Backend> Sequence<B> {
             return Ok(());
         }
         self.drop_short_runs(&index, layer, n_rows).await?;
-        while n_rows >= self.layers[layer].n_submitted + index.segment + self.policy.recent
-            && self.ends_with_segment(&index, layer)
-        {
-            self.apply_outstanding(layer).await?;
-            self.submit(&index, layer, (index.segment, RowsOf::Prompt), RowMass::new());
+        while self.fills_segment(layer, n_rows) {
+            self.submit_segment(&index, layer).await?;
         }
         Ok(())
+    }
+
+    /// Hands the next segment of `layer` to the worker, behind the one before.
+    pub(super) async fn submit_segment(
+        &mut self,
+        index: &Index,
+        layer: LayerId,
+    ) -> Result<(), SchedulerError> {
+        self.apply_outstanding(layer).await?;
+        self.submit(index, layer, (index.segment, RowsOf::Prompt), RowMass::new());
+        Ok(())
+    }
+
+    /// Whether the first `n_rows` rows of a prompt fill a further segment of `layer`.
+    pub(super) fn fills_segment(&self, layer: LayerId, n_rows: usize) -> bool {
+        let Some(index) = self.policy.index.filter(|index| index.segment > 0) else { return false };
+        let state = &self.layers[layer];
+        state.recall().is_some()
+            && n_rows >= state.n_submitted + index.segment + self.policy.recent
+            && self.ends_with_segment(&index, layer)
     }
 
     /// Whether a further segment may come behind what is indexed of `layer`, or being so: behind
@@ -271,7 +288,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Where a prompt goes on behind one that had ended: once its rows fill the segment in which
     /// that one ended, the runs that were made of them go.
-    async fn drop_short_runs(
+    pub(super) async fn drop_short_runs(
         &mut self,
         index: &Index,
         layer: LayerId,
@@ -322,8 +339,14 @@ impl<B: Backend> Sequence<B> {
     pub fn tokens_to_segment(&self) -> Option<usize> {
         let segment = self.policy.index.map(|index| index.segment).filter(|n| *n > 0)?;
         let recalling = self.layers.iter().filter(|state| state.recall().is_some());
-        let ends = recalling.map(|state| state.n_submitted + segment + self.policy.recent);
-        ends.min().map(|end| end.saturating_sub(self.n_tokens)).filter(|n| *n > 0)
+        let to_end = |state: &Layer<B>| {
+            let behind = self.n_tokens.checked_sub(state.n_submitted + self.policy.recent);
+            // What is filled is handed over before the next chunk.
+            let n_filled = behind.map_or(0, |behind| behind / segment);
+            let end = state.n_submitted + (n_filled + 1) * segment + self.policy.recent;
+            end - self.n_tokens
+        };
+        recalling.map(to_end).min()
     }
 
     /// Tokens that a chunk may have with which no segment ends, as far as the first `n_layers`

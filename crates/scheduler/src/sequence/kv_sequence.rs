@@ -55,6 +55,8 @@ pub(super) struct EndingPrompt {
 /// What comes next of the end of a prompt in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LayerStep {
+    /// Rows leave the order of a policy before, and whole segments of a prompt are handed over.
+    Order,
     /// The budgets of its heads.
     Budgets,
     /// What has to go of an index of fewer tokens, and the space in which tokens are compared.

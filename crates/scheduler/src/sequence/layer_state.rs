@@ -23,6 +23,9 @@ pub struct Layer<B: Backend> {
     pub n_submitted: usize,
     /// Rows below this may be out of token order.
     pub permuted_to: usize,
+    /// While rows have the order of a policy before: the KV head and the row of it with which they
+    /// go on going back into token order.
+    pub old_order: Option<(usize, usize)>,
     /// Rows on the device `[Hkv, device_rows, 2, Dh]`: all of them (dense), or sinks, ring and
     /// cache slots. `None` where attention reads the host store in place.
     pub device: Option<B::Buffer>,
@@ -303,6 +306,7 @@ impl<B: Backend> Layer<B> {
             n_indexed: 0,
             n_submitted: 0,
             permuted_to: 0,
+            old_order: None,
             device: None,
             device_rest: Vec::new(),
             device_rows: 0,

@@ -1,7 +1,9 @@
 //! A sequence under another policy: what the new one needs is checked, rows go back into token
 //! order, and everything that is derived from them is made anew.
 
-use longview_core::LayerId;
+use std::ops::Range;
+
+use longview_core::{HeadId, LayerId};
 use longview_ops::Backend;
 
 use super::coded_slots::{CodedSlots, n_coded_slots};
@@ -15,6 +17,9 @@ use crate::layout::{LayerMode, SelectionId};
 use crate::policy::Policy;
 use crate::recall::{RecallMode, RecallPath, RecallSetup};
 use crate::store::{RowLists, RowMover, RowRange};
+
+/// Fewest rows that go back into token order at a time.
+const SORTED_ROWS: usize = 4096;
 
 /// What a policy lacks that was not in force in prefill.
 pub(super) fn no_mass(policy: &Policy) -> SchedulerError {
@@ -45,9 +50,9 @@ impl<B: Backend> Sequence<B> {
         result
     }
 
-    /// [`Sequence::set_policy`] of a prompt that goes on, in pieces: the index is left for
-    /// [`Sequence::finish_prefill_piece`], which has to be called until it is done before more is
-    /// read. Until then [`Sequence::is_behind`].
+    /// [`Sequence::set_policy`] of a prompt that goes on, in pieces: the order of rows and the index
+    /// are left for [`Sequence::finish_prefill_piece`], which has to be called until it is done
+    /// before more is read. Until then [`Sequence::is_behind`].
     ///
     /// # Errors
     /// As there. What shows only as the index is made is an error of its pieces, and the new policy
@@ -92,12 +97,14 @@ impl<B: Backend> Sequence<B> {
         self.finish_prefill().await
     }
 
-    /// [`Sequence::rebuild`] but for the index.
+    /// [`Sequence::rebuild`] but for the order of rows and the index.
     async fn begin_rebuild(&mut self) -> Result<(), SchedulerError> {
         self.drop_jobs().await?;
         self.readiness = Readiness::NeedsRebuild;
         self.layout = self.policy.device_layout(self.shape.capacity);
-        self.sort_rows();
+        for layer in self.layers.iter_mut().filter(|layer| layer.permuted_to > 0) {
+            layer.old_order = Some((0, 0));
+        }
         self.adopt_policy()?;
         self.readiness = Readiness::PrefillUnfinished;
         Ok(())
@@ -111,23 +118,79 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
+    /// Puts rows that have the order of a policy before back into token order.
+    pub(super) fn leave_old_order(&mut self, layer: LayerId) {
+        if self.layers[layer].old_order.is_some() {
+            self.restore_token_order(layer, 0);
+        }
+    }
+
+    /// A piece of [`Sequence::leave_old_order`]; `false` where nothing was left to do.
+    pub(super) fn leave_old_order_piece(&mut self, layer: LayerId) -> bool {
+        let Some((head, start)) = self.layers[layer].old_order else { return false };
+        let (n_rows, n_heads) = (self.layers[layer].permuted_to, self.shape.n_kv_heads);
+        let end = self.sort_run(layer, HeadId::new(head), start..n_rows, SORTED_ROWS);
+        let state = &mut self.layers[layer];
+        state.old_order = match (head + 1, end) {
+            (_, end) if end < n_rows => Some((head, end)),
+            (next, _) if next < n_heads => Some((next, 0)),
+            _ => None,
+        };
+        if state.old_order.is_none() {
+            state.permuted_to = 0;
+        }
+        true
+    }
+
     /// Puts rows from `from` on back into token order.
     pub(super) fn restore_token_order(&mut self, layer: LayerId, from: usize) {
-        let row_bytes = self.shape.row_bytes();
         let state = &mut self.layers[layer];
-        if state.permuted_to <= from {
+        if from == 0 {
+            state.old_order = None;
+        }
+        let n_rows = state.permuted_to;
+        if n_rows <= from {
             return;
         }
-        for (head, positions) in self.shape.heads().zip(&mut state.positions) {
-            let positions = &mut positions[from..state.permuted_to];
+        for head in self.shape.heads() {
+            let mut at = from;
+            while at < n_rows {
+                at = self.sort_run(layer, head, at..n_rows, SORTED_ROWS);
+            }
+        }
+        self.layers[layer].permuted_to = from;
+    }
+
+    /// Puts the first rows of `rows` into token order, behind which no earlier token comes: `least`
+    /// of them or more, where there are as many. An index orders the rows of each of its runs among
+    /// themselves, so they are seldom many more. Returns the row behind them.
+    fn sort_run(
+        &mut self,
+        layer: LayerId,
+        head: HeadId,
+        rows: Range<usize>,
+        least: usize,
+    ) -> usize {
+        let start = rows.start;
+        let positions = &mut self.layers[layer].positions[head][rows];
+        let (mut last, mut len) = (0, positions.len());
+        for (i, position) in positions.iter().enumerate() {
+            last = last.max(*position as usize);
+            if i + 1 >= least && last == start + i {
+                len = i + 1;
+                break;
+            }
+        }
+        let positions = &mut positions[..len];
+        if !positions.is_sorted() {
             self.order.clear();
-            self.order.extend(0..positions.len() as u32);
+            self.order.extend(0..len as u32);
             self.order.sort_unstable_by_key(|i| positions[*i as usize]);
             positions.sort_unstable();
-            let place = RowRange { layer, head, start: from };
+            let (place, row_bytes) = (RowRange { layer, head, start }, self.shape.row_bytes());
             self.store.permute_rows(place, &self.order, row_bytes, &mut self.bytes);
         }
-        state.permuted_to = from;
+        start + len
     }
 
     /// Whether selections under `policy` may be made the way that the sequence was asked to.
@@ -293,6 +356,60 @@ mod tests {
         assert_eq!(sequence.layers[1].positions[1], [0, 1, 2, 3, 4, 5, 6, 7]);
         let want: Vec<f32> = (0..8).flat_map(|r| row(LayerId(1), HeadId(1), r)).collect();
         assert_eq!(host_rows(&sequence, LayerId(1), HeadId(1)), want);
+    }
+
+    #[test]
+    fn rows_go_back_as_far_as_they_were_moved_among_themselves() {
+        let mut sequence = prefilled(in_place(full()), 8);
+        let (order, row_bytes) = ([1, 0, 2, 4, 3, 5], 32);
+        let place = RowRange { layer: LayerId(1), head: HeadId(0), start: 0 };
+        sequence.store.permute_rows(place, &order, row_bytes, &mut Vec::new());
+        sequence.layers[1].positions[0][..6].copy_from_slice(&order);
+        let mut sort = |rows| {
+            let behind = sequence.sort_run(LayerId(1), HeadId(0), rows, 2);
+            check_rows(&sequence);
+            (behind, sequence.layers[1].positions[0][..6].to_vec())
+        };
+        assert_eq!(sort(0..6), (2, vec![0, 1, 2, 4, 3, 5]));
+        assert_eq!(sort(2..6), (5, vec![0, 1, 2, 3, 4, 5]));
+        assert_eq!(sort(5..6), (6, vec![0, 1, 2, 3, 4, 5]));
+    }
+
+    #[test]
+    fn rows_leave_the_order_of_a_policy_before_in_pieces() {
+        let mut want = prefilled(in_place(clusters()), 20);
+        pollster::block_on(want.set_policy(blocks())).unwrap();
+        let begun = || {
+            let mut begun = prefilled(in_place(clusters()), 20);
+            pollster::block_on(begun.begin_policy(blocks())).unwrap();
+            assert!(begun.layers.iter().all(|layer| layer.old_order == Some((0, 0))));
+            assert!(begun.layers.iter().all(|layer| layer.permuted_to == 18));
+            check_rows(&begun);
+            begun
+        };
+        let mut sequence = begun();
+        let mut n_pieces = 0;
+        while sequence.layers[0].old_order.is_some() {
+            pollster::block_on(sequence.finish_prefill_piece(false)).unwrap();
+            n_pieces += 1;
+            check_rows(&sequence);
+        }
+        assert_eq!(n_pieces, 1 + 2, "one for each head");
+        assert_eq!(sequence.layers[1].old_order, Some((0, 0)), "its turn comes");
+        end_in_pieces(&mut sequence);
+        assert_eq!(indexes(&sequence), indexes(&want));
+        check_rows(&sequence);
+        // A cut in between puts all of them back first.
+        let mut cut = begun();
+        for _ in 0..2 {
+            pollster::block_on(cut.finish_prefill_piece(false)).unwrap();
+        }
+        pollster::block_on(cut.truncate(15)).unwrap();
+        assert!(cut.layers.iter().all(|layer| layer.old_order.is_none()));
+        check_rows(&cut);
+        pollster::block_on(cut.make_ready()).unwrap();
+        pollster::block_on(want.truncate(15)).unwrap();
+        assert_eq!(indexes(&cut), indexes(&want));
     }
 
     #[test]

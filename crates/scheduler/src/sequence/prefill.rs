@@ -42,7 +42,10 @@ impl Chunk {
             sequence.bring_rows().await?;
         }
         sequence.copies.join(&sequence.backend)?;
+        sequence.leave_old_order(self.layer);
         let n = sequence.n_tokens;
+        // Of the rows before: whoever has others to serve hands them over first, in pieces.
+        sequence.submit_segments(self.layer, n).await?;
         let mode = sequence.layers[self.layer].mode();
         if mode != LayerMode::Local {
             self.record(sequence, t).await?;
@@ -65,7 +68,7 @@ impl Chunk {
             sequence.record_mass(self.layer, t, lse, self.start..self.start + self.len)?;
         }
         sequence.keep_prompt_keys(self.layer, n..n + self.len);
-        sequence.submit_segments(self.layer, n + self.len).await
+        Ok(())
     }
 
     /// The chunk's rows, as many as the scratch has numbers for.

@@ -53,7 +53,7 @@ impl<B: Backend> Sequence<B> {
         let Some(ending) = self.ending.filter(|ending| ending.n_tokens == n_tokens) else {
             self.forget_means();
             self.save_query_sums().await?;
-            let step = LayerStep::Budgets;
+            let step = LayerStep::Order;
             self.ending = Some(EndingPrompt { n_tokens, layer: 0, step });
             return Ok(PromptEnd::More);
         };
@@ -61,6 +61,16 @@ impl<B: Backend> Sequence<B> {
         if ending.layer < self.shape.n_layers {
             let layer = LayerId(ending.layer as u32);
             let mut step = ending.step;
+            if step == LayerStep::Order {
+                if self.leave_old_order_piece(layer) {
+                    return Ok(PromptEnd::More);
+                }
+                let left = self.segment_piece(layer, may_wait).await?;
+                if left != PromptEnd::Done {
+                    return Ok(left);
+                }
+                step = LayerStep::Budgets;
+            }
             if step == LayerStep::Budgets {
                 self.begin_layer(layer).await?;
                 self.ending = Some(EndingPrompt { step: LayerStep::Space, ..ending });
@@ -71,7 +81,7 @@ impl<B: Backend> Sequence<B> {
                 self.ending = Some(EndingPrompt { step, ..ending });
                 return Ok(left);
             }
-            let (layer, step) = (ending.layer + 1, LayerStep::Budgets);
+            let (layer, step) = (ending.layer + 1, LayerStep::Order);
             self.ending = Some(EndingPrompt { layer, step, ..ending });
             return Ok(PromptEnd::More);
         }
@@ -91,26 +101,49 @@ impl<B: Backend> Sequence<B> {
         Ok(PromptEnd::Done)
     }
 
-    /// Whether a chunk of `n` more tokens of a prompt finds clusterings done that it applies. Where
-    /// no thread makes them, a piece of one is made here first.
+    /// A piece of what comes before the next chunk of a prompt: whole segments of what was read are
+    /// handed over to be clustered, and those before them are put in order. The chunk would do all
+    /// of it in one go. Where `may_wait` a piece waits for a clustering that runs beside it, or
+    /// makes it; otherwise it does not.
     ///
     /// # Errors
     /// If the device fails.
-    pub async fn prepare_chunk(&mut self, n: usize) -> Result<bool, SchedulerError> {
-        let Some(index) = self.policy.index.filter(|index| index.segment > 0) else {
-            return Ok(true);
-        };
-        let n_rows = self.n_tokens + n;
+    pub async fn prepare_chunk_piece(
+        &mut self,
+        may_wait: bool,
+    ) -> Result<PromptEnd, SchedulerError> {
+        self.bring_rows().await?;
         for layer in self.shape.layers() {
-            let state = &self.layers[layer];
-            let is_applied = state.recall().is_some()
-                && state.n_submitted > state.n_indexed
-                && n_rows >= state.n_submitted + index.segment + self.policy.recent;
-            if is_applied && !self.worker.advance(&*self.backend, layer).await? {
-                return Ok(false);
+            let left = self.segment_piece(layer, may_wait).await?;
+            if left != PromptEnd::Done {
+                return Ok(left);
             }
         }
-        Ok(true)
+        Ok(PromptEnd::Done)
+    }
+
+    /// Hands the segments of `layer` over that the tokens so far have filled.
+    async fn segment_piece(
+        &mut self,
+        layer: LayerId,
+        may_wait: bool,
+    ) -> Result<PromptEnd, SchedulerError> {
+        let Some(index) = self.policy.index.filter(|index| index.segment > 0) else {
+            return Ok(PromptEnd::Done);
+        };
+        self.copies.join(&self.backend)?;
+        self.drop_short_runs(&index, layer, self.n_tokens).await?;
+        if !self.fills_segment(layer, self.n_tokens) {
+            return Ok(PromptEnd::Done);
+        }
+        let state = &self.layers[layer];
+        let is_outstanding = state.n_submitted > state.n_indexed;
+        if is_outstanding && !may_wait && !self.worker.advance(&*self.backend, layer).await? {
+            let has_thread = self.worker.has_thread();
+            return Ok(if has_thread { PromptEnd::Waits } else { PromptEnd::More });
+        }
+        self.submit_segment(&index, layer).await?;
+        Ok(PromptEnd::More)
     }
 
     /// What the rows of a layer say about the budgets of its heads, while they are in the order in
@@ -302,6 +335,47 @@ mod tests {
                 }
                 check_rows(&sequence);
             }
+        }
+    }
+
+    #[test]
+    fn segments_are_handed_over_one_at_a_time() {
+        for overlap in [false, true] {
+            let layout =
+                SequenceOptions { overlap, ..options(Placement::InPlace, HostStoreKind::Auto) };
+            let filled = || {
+                let mut sequence = made(clusters(), layout);
+                inject(&mut sequence, 20);
+                sequence.policy.index.as_mut().unwrap().segment = 4;
+                sequence
+            };
+            let mut want = filled();
+            for layer in want.shape.layers() {
+                block_on(want.submit_segments(layer, 20)).unwrap();
+            }
+            let mut sequence = filled();
+            // A sink, four segments, one row of the next, and two recent ones.
+            assert_eq!(sequence.tokens_to_segment(), Some(3));
+            let mut n_pieces = 0;
+            loop {
+                match block_on(sequence.prepare_chunk_piece(false)).unwrap() {
+                    PromptEnd::Done => break,
+                    PromptEnd::More => n_pieces += 1,
+                    PromptEnd::Waits => std::thread::yield_now(),
+                }
+            }
+            // Without a thread, pieces of clusterings come between.
+            let n_segments = 4 * sequence.shape.n_layers;
+            assert!(n_pieces == n_segments || (!overlap && n_pieces > n_segments), "{n_pieces}");
+            assert_eq!(sequence.tokens_to_segment(), Some(3));
+            assert!(sequence.layers.iter().all(|layer| layer.n_submitted == 17));
+            end_in_pieces(&mut sequence);
+            end_in_pieces(&mut want);
+            for (layer, like) in sequence.layers.iter().zip(&want.layers) {
+                assert_eq!(layer.n_indexed, like.n_indexed);
+                assert_eq!(layer.positions, like.positions);
+            }
+            check_rows(&sequence);
         }
     }
 

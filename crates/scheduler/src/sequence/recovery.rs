@@ -69,6 +69,7 @@ impl<B: Backend> Sequence<B> {
         self.forget_speculation();
         self.forget_tracked();
         self.drop_jobs().await?;
+        self.shape.layers().for_each(|layer| self.leave_old_order(layer));
         let is_shorter = n < self.n_tokens;
         let had_ended = !self.known.is_prompt(self.n_tokens) || self.has_runs_of_prompt();
         let mut rebuild = false;

@@ -136,9 +136,10 @@ impl<B: Backend> Sequence<B> {
         self.known.n_read()
     }
 
-    /// Everything of the last step is on the host; rows may be read.
+    /// Everything of the last step is on the host; rows may be read, in an order of this policy.
     pub(crate) async fn settle_rows(&mut self) -> Result<(), SchedulerError> {
         self.bring_rows().await?;
+        self.shape.layers().for_each(|layer| self.leave_old_order(layer));
         Ok(self.copies.join(&self.backend)?)
     }
 

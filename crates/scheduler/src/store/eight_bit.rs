@@ -75,6 +75,14 @@ impl<B: Backend> Memory<B> {
         }
     }
 
+    /// [`Backend::share_host`]; memory of the host alone needs nothing of the kind.
+    fn share(&mut self, spans: ForkSpans<'_>) -> OpResult<bool> {
+        match self {
+            Self::Mapped(backend, buffer) => backend.share_host(buffer, spans),
+            Self::Plain(_) => Ok(false),
+        }
+    }
+
     fn shared_bytes(&self) -> u64 {
         match self {
             Self::Mapped(backend, buffer) => backend.shared_host_bytes(buffer),
@@ -308,12 +316,11 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
     fn fork(&mut self, n_rows: usize) -> OpResult<Box<dyn HostStore<B>>> {
         let Self { source, shape, layout, layers: forms, unchanged, .. } = self;
         let row_bytes = kv8::row_bytes(shape.head_dim);
-        let used = shape.row_spans(0..n_rows, row_bytes);
         let n_exact = shape.n_kv_heads * layout.rows() * 2 * shape.head_dim;
         let mut layers = Vec::with_capacity(shape.n_layers);
         for (layer, forms) in shape.layers().zip(forms) {
             let label = || format!("host KV of layer {layer}");
-            let written = shape.row_spans(unchanged.rows(layer).min(n_rows)..n_rows, row_bytes);
+            let (used, written) = unchanged.spans(shape, layer, n_rows, row_bytes);
             let spans = ForkSpans { used: &used, written: &written };
             let rounded = forms.rounded.fork(spans, DType::Q8.size(), label())?;
             let mut own =
@@ -333,6 +340,21 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
             bytes: Vec::new(),
             numbers: vec![0.0; 2 * shape.head_dim],
         }))
+    }
+
+    fn share(&mut self, layer: LayerId, n_rows: usize) -> OpResult<bool> {
+        let Self { shape, layers, unchanged, .. } = self;
+        if unchanged.is_shared(layer, n_rows) {
+            return Ok(false);
+        }
+        let row_bytes = kv8::row_bytes(shape.head_dim);
+        let (used, written) = unchanged.spans(shape, layer, n_rows, row_bytes);
+        let spans = ForkSpans { used: &used, written: &written };
+        let is_shared = layers[layer].rounded.share(spans)?;
+        if is_shared {
+            unchanged.share(layer, n_rows);
+        }
+        Ok(is_shared)
     }
 
     fn shared_bytes(&self) -> u64 {

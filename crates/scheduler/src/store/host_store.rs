@@ -18,6 +18,9 @@ use super::together::{together, touch};
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
 
+/// Rows of a layer that a fork may copy without having them shared before: they take no time.
+const MOST_COPIED: usize = 1024;
+
 /// Storage of KV rows on the host.
 pub trait HostStore<B: Backend>: Send + Sync {
     /// Copies rows `rows` of one head into `out` (whole rows).
@@ -52,6 +55,12 @@ pub trait HostStore<B: Backend>: Send + Sync {
     /// A second store with the first `n_rows` rows of this one; each is written from now on without
     /// the other. Where memory can be shared until one of them writes there, it is.
     fn fork(&mut self, n_rows: usize) -> OpResult<Box<dyn HostStore<B>>>;
+
+    /// Puts the first `n_rows` rows of a layer to where [`HostStore::fork`] shares them, so that it
+    /// copies fewer than [`MOST_COPIED`] of them. `false` where that has been done, or cannot be.
+    fn share(&mut self, _layer: LayerId, _n_rows: usize) -> OpResult<bool> {
+        Ok(false)
+    }
 
     /// Bytes in memory that other stores have too.
     fn shared_bytes(&self) -> u64;
@@ -235,8 +244,7 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         let Self { backend, layers, unchanged, shape } = self;
         let width = 2 * shape.head_dim;
         let fork_layer = |(layer, buffer): (LayerId, &mut B::Buffer)| {
-            let used = shape.row_spans(0..n_rows, width);
-            let written = shape.row_spans(unchanged.rows(layer).min(n_rows)..n_rows, width);
+            let (used, written) = unchanged.spans(shape, layer, n_rows, width);
             let spans = ForkSpans { used: &used, written: &written };
             let fork = backend.fork_host(buffer, spans, &format!("host KV of layer {layer}"))?;
             Ok(fork.expect("made by alloc_host"))
@@ -245,6 +253,20 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         *unchanged = Unchanged::up_to(shape, n_rows);
         let (backend, unchanged) = (Arc::clone(backend), unchanged.clone());
         Ok(Box::new(Self { backend, layers, unchanged, shape: shape.clone() }))
+    }
+
+    fn share(&mut self, layer: LayerId, n_rows: usize) -> OpResult<bool> {
+        let Self { backend, layers, unchanged, shape } = self;
+        if unchanged.is_shared(layer, n_rows) {
+            return Ok(false);
+        }
+        let (used, written) = unchanged.spans(shape, layer, n_rows, 2 * shape.head_dim);
+        let spans = ForkSpans { used: &used, written: &written };
+        let is_shared = backend.share_host(&mut layers[layer], spans)?;
+        if is_shared {
+            unchanged.share(layer, n_rows);
+        }
+        Ok(is_shared)
     }
 
     fn shared_bytes(&self) -> u64 {
@@ -294,9 +316,27 @@ impl Unchanged {
         self.0[layer] = self.0[layer].min(start);
     }
 
-    /// How many they are.
-    pub fn rows(&self, layer: LayerId) -> usize {
-        self.0[layer]
+    /// The first `n_rows` rows of a layer were shared.
+    pub fn share(&mut self, layer: LayerId, n_rows: usize) {
+        self.0[layer] = n_rows;
+    }
+
+    /// Whether a fork would copy few of the first `n_rows` rows of a layer.
+    pub fn is_shared(&self, layer: LayerId, n_rows: usize) -> bool {
+        self.0[layer] + MOST_COPIED >= n_rows
+    }
+
+    /// Spans of elements, `width` a row, of the first `n_rows` rows of a layer: all of them, and
+    /// those that somebody may have written.
+    pub fn spans(
+        &self,
+        shape: &KvShape,
+        layer: LayerId,
+        n_rows: usize,
+        width: usize,
+    ) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+        let written = self.0[layer].min(n_rows)..n_rows;
+        (shape.row_spans(0..n_rows, width), shape.row_spans(written, width))
     }
 }
 

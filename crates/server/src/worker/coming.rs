@@ -29,7 +29,7 @@ impl<B: Backend + 'static> Worker<B> {
         back: &Sender<Box<ComingSession<B>>>,
     ) {
         let began = Instant::now();
-        let most = self.pace.chunk(self.engine.options().chunk_size, self.answers_wait());
+        let most = self.pace.chunk(self.engine.options().chunk_size, self.spent());
         let computed = guarded(|| Ok(block_on(self.engine.begin_chunk(&mut coming, most))?));
         self.metrics.prompt.add(0, began.elapsed());
         match computed {

@@ -165,6 +165,11 @@ impl<B: Backend> Kept<B> {
         Ok(fork)
     }
 
+    /// The session of entry `i`.
+    pub(super) fn session(&mut self, i: usize) -> &mut Session<B> {
+        &mut self.entries[i].session
+    }
+
     /// Keeps a session, in place of those that it goes on from and that nobody else does.
     pub(super) fn keep(&mut self, scope: Scope, session: Session<B>, name: Option<Id>) {
         if session.tokens().is_empty() || self.most == 0 {

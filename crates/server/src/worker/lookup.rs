@@ -72,15 +72,16 @@ impl<B: Backend + 'static> Worker<B> {
         let Some(disk) = self.disk.as_mut().filter(|_| may_use_known) else {
             return Some(OnDisk::Done);
         };
-        if !disk.can_open() {
-            return None;
-        }
         let n_known = self.kept.most_common(job);
         let (scope, prefill) = (job.scope, job.how.prefill);
         let nearest = disk.nearest(job, n_known);
         let Some(nearest) = nearest else { return Some(OnDisk::Done) };
         let file = nearest.session.file;
         if !disk.is_opening(scope, file) {
+            // Whoever needs no file does not wait until another one can be opened.
+            if !disk.can_open() {
+                return None;
+            }
             let files = self.engine.session_files().map_err(ApiError::from);
             let files = files.map(|files| files.with_prefill(prefill));
             let policy = &self.model.policy;

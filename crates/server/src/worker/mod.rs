@@ -15,6 +15,7 @@ mod kept;
 mod lookup;
 mod pace;
 mod reading;
+mod round;
 mod run;
 mod steps;
 
@@ -36,6 +37,7 @@ use self::choice::Choice;
 use self::disk::{Disk, Done, Waiter};
 use self::kept::{Kept, MIN_SHARED};
 use self::pace::Pace;
+use self::round::{Part, Round};
 use self::run::{Phase, Run};
 use self::steps::{guarded, step};
 use crate::error::ApiError;
@@ -70,6 +72,10 @@ pub(crate) struct Worker<B: Backend> {
     /// Prompts that were begun while what they begin with came.
     begun: Vec<Begun<B>>,
     pace: Pace,
+    /// When the round that goes on began.
+    round: Instant,
+    /// Whether no prompt had its turn in it, or in the last one, for want of time.
+    has_skipped: bool,
     /// Contexts that go when nobody uses them any more.
     removing: Vec<Removal>,
     draining: Option<Instant>,
@@ -116,6 +122,8 @@ impl<B: Backend + 'static> Worker<B> {
             left: Vec::new(),
             kept,
             pace: Pace::new(options.limits.max_stall),
+            round: Instant::now(),
+            has_skipped: false,
             options,
             disk,
             begun: Vec::new(),
@@ -166,18 +174,26 @@ impl<B: Backend + 'static> Worker<B> {
         let turns = self.options.turns.clone();
         while self.receive() {
             let mut turn = turns.take();
+            let mut round = Round::begin(self.answers_wait());
+            self.round = Instant::now();
             self.drop_left();
             self.take_offers();
             self.take_from_disk();
+            round.did(Part::Files);
             self.admit();
+            round.did(Part::Begin);
             let has_read = self.read();
+            round.did(Part::Prompt);
             turn.pass();
             let has_answered = self.answer_step();
+            round.did(Part::Step);
             self.finish();
             self.answer_removals();
             self.count();
             self.tell_events();
             self.revive();
+            round.did(Part::End);
+            round.end(self.options.limits.max_stall);
             drop(turn);
             if !(has_read || has_answered || self.is_idle()) {
                 std::thread::sleep(NAP);
@@ -338,7 +354,10 @@ impl<B: Backend + 'static> Worker<B> {
             if self.joins_build(at) {
                 continue;
             }
-            if self.is_being_read(&self.waiting[at]) || self.waits_for_disk(at) {
+            if self.is_being_read(&self.waiting[at])
+                || self.waits_for_disk(at)
+                || self.waits_for_rows(at)
+            {
                 at += 1;
                 continue;
             }
@@ -519,28 +538,63 @@ impl<B: Backend + 'static> Worker<B> {
     /// Keeps what a request that is being answered has read, where another begins so: it need not
     /// wait for the answer.
     async fn keep_of_running(&mut self, job: &Job) {
-        let n_known = self.kept.nearest(job).1;
-        let (scope, prefill, ids) = (job.scope, job.how.prefill, &job.ids);
-        let own = self.model.policy.text();
-        let is_own = |run: &&mut Run<B>| {
-            let how = &run.job.how;
-            run.job.scope == scope && how.prefill == prefill && how.policy.text() == own
-        };
-        let answering = self.runs.iter_mut().filter(is_own);
-        let sessions = answering.filter_map(|run| match &mut run.phase {
-            Phase::Answering(choices) => choices.first_mut().map(|choice| &mut choice.session),
-            Phase::Reading(_) => None,
-        });
-        let common = |session: &&mut Session<B>| {
-            common_prefix(session.tokens(), ids).min(session.known_tokens())
-        };
-        let Some(session) = sessions.max_by_key(common) else { return };
-        if common(&session) < n_known + MIN_SHARED || session.policy().residency.forgets() {
-            return;
-        }
+        let Some(i) = self.running_like(job) else { return };
+        let Some(session) = self.runs[i].answering_mut() else { return };
         // Where there is no memory for it the prompt is read again.
         if let Ok(fork) = self.engine.fork(session).await {
-            self.kept.keep(scope, fork, None);
+            self.kept.keep(job.scope, fork, None);
+        }
+    }
+
+    /// The request that is being answered and has read most of what a job begins with, where that
+    /// is much more than what is kept.
+    fn running_like(&self, job: &Job) -> Option<usize> {
+        let n_known = self.kept.nearest(job).1;
+        let own = self.model.policy.text();
+        let mut best = None;
+        for (i, run) in self.runs.iter().enumerate() {
+            let how = &run.job.how;
+            let is_own = run.job.scope == job.scope && how.prefill == job.how.prefill;
+            if !is_own || how.policy.text() != own {
+                continue;
+            }
+            let Some(session) = run.answering() else { continue };
+            let common = common_prefix(session.tokens(), &job.ids).min(session.known_tokens());
+            if !session.policy().residency.forgets() {
+                best = best.max(Some((common, i)));
+            }
+        }
+        best.filter(|(common, _)| *common >= n_known + MIN_SHARED).map(|(_, i)| i)
+    }
+
+    /// While answers wait: puts rows of the session that a request goes on from to where both have
+    /// them, in pieces, as a fork would do it in one go. `false` when the request can begin.
+    fn waits_for_rows(&mut self, at: usize) -> bool {
+        let job = &self.waiting[at];
+        if !self.answers_wait() || !self.may_use_known(job).unwrap_or(false) {
+            return false;
+        }
+        let began = self.round;
+        // What is left of the time that answers may wait is planned for prompts and steps.
+        let most = self.options.limits.max_stall / 5;
+        let session = match (self.running_like(job), self.kept.nearest(job)) {
+            (Some(i), _) => self.runs[i].answering_mut(),
+            (None, (Some(i), n_known)) if n_known > 0 => Some(self.kept.session(i)),
+            _ => None,
+        };
+        let Some(session) = session else { return false };
+        let (engine, mut has_shared) = (&mut self.engine, false);
+        loop {
+            // What fails here fails in the fork, which has somebody to tell.
+            let has_worked = guarded(|| Ok(block_on(engine.share_piece(session))?));
+            if !has_worked.unwrap_or(false) {
+                // It begins in the next round, which has time for that.
+                return has_shared;
+            }
+            has_shared = true;
+            if began.elapsed() >= most {
+                return true;
+            }
         }
     }
 

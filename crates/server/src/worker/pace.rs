@@ -33,14 +33,14 @@ impl Pace {
         Self { max_stall, per_token: None, step: Duration::ZERO, piece: Duration::ZERO }
     }
 
-    /// Tokens of the next chunk, at most `most`. Which number this is changes no bit of a result: a
-    /// row is computed alike whatever rows are computed with it.
-    pub(super) fn chunk(&self, most: usize, answers_wait: bool) -> usize {
-        if !answers_wait {
-            return most;
-        }
+    /// Tokens of the next chunk, at most `most`, after `spent` in this round; `None` where nobody
+    /// waits. Which number this is changes no bit of a result: a row is computed alike whatever rows
+    /// are computed with it.
+    pub(super) fn chunk(&self, most: usize, spent: Option<Duration>) -> usize {
+        let Some(spent) = spent else { return most };
         let Some(per_token) = self.per_token else { return FIRST.min(most) };
-        let n = self.left().as_secs_f64() / per_token.as_secs_f64().max(1e-9);
+        let left = self.left().saturating_sub(spent);
+        let n = left.as_secs_f64() / per_token.as_secs_f64().max(1e-9);
         // Whole groups of rows, as kernels take them.
         let n = (n as usize).min(most) / LEAST * LEAST;
         n.max(LEAST).min(most)
@@ -59,6 +59,11 @@ impl Pace {
         }
     }
 
+    /// A clustering begins beside chunks, and takes a part of the cores that they had.
+    pub(super) fn shares_cores(&mut self) {
+        self.per_token = self.per_token.map(|per_token| per_token * 3 / 2);
+    }
+
     /// A step of all answers took so long.
     pub(super) fn stepped(&mut self, took: Duration) {
         self.step = slowest(self.step, took);
@@ -67,6 +72,12 @@ impl Pace {
     /// A piece of the end of a prompt took so long.
     pub(super) fn ended(&mut self, took: Duration) {
         self.piece = slowest(self.piece, took);
+    }
+
+    /// Whether there is time for a prompt after `spent` in this round, or so little is spent that
+    /// the next round has no more.
+    pub(super) fn may_begin(&self, spent: Duration) -> bool {
+        spent < self.max_stall / 10 || self.has_time(spent)
     }
 
     /// Whether there is time for another piece of the end of a prompt, after `spent` in this round.
@@ -107,24 +118,42 @@ mod tests {
     }
 
     const MS: Duration = Duration::from_millis(1);
+    /// Nothing of the round is spent.
+    const SOON: Option<Duration> = Some(Duration::ZERO);
 
     #[test]
     fn chunks_are_as_long_as_answers_can_wait() {
         let mut pace = Pace::new(200 * MS);
-        assert_eq!(pace.chunk(512, false), 512, "nobody waits");
-        assert_eq!(pace.chunk(512, true), 32, "nothing is known yet");
+        assert_eq!(pace.chunk(512, None), 512, "nobody waits");
+        assert_eq!(pace.chunk(512, SOON), 32, "nothing is known yet");
         pace.read(32, 32 * MS);
-        assert_eq!(pace.chunk(512, true), 144, "a token takes a millisecond, of 150");
+        assert_eq!(pace.chunk(512, SOON), 144, "a token takes a millisecond, of 150");
+        assert_eq!(pace.chunk(512, Some(100 * MS)), 48, "of what is left of them");
+        assert_eq!(pace.chunk(512, Some(400 * MS)), 16, "a few at least");
         pace.stepped(100 * MS);
-        assert_eq!(pace.chunk(512, true), 48, "the step is part of the wait");
+        assert_eq!(pace.chunk(512, SOON), 48, "the step is part of the wait");
         pace.read(48, 480 * MS);
-        assert_eq!(pace.chunk(512, true), 16, "a slow device takes a few at least");
+        assert_eq!(pace.chunk(512, SOON), 16, "a slow device takes a few at least");
         for _ in 0..100 {
             pace.read(16, MS / 10);
             pace.stepped(MS);
         }
-        assert_eq!(pace.chunk(512, true), 512, "never more than there is room for");
-        assert_eq!(pace.chunk(5, true), 5);
+        assert_eq!(pace.chunk(512, SOON), 512, "never more than there is room for");
+        assert_eq!(pace.chunk(5, SOON), 5);
+    }
+
+    #[test]
+    fn chunks_are_shorter_when_a_clustering_begins_beside_them() {
+        let mut pace = Pace::new(200 * MS);
+        pace.shares_cores();
+        assert_eq!(pace.chunk(512, SOON), 32, "nothing is known yet");
+        pace.read(100, 100 * MS);
+        pace.shares_cores();
+        assert_eq!(pace.chunk(512, SOON), 96, "a token takes half as long again");
+        for _ in 0..8 {
+            pace.read(96, 96 * MS);
+        }
+        assert_eq!(pace.chunk(512, SOON), 144, "it does not");
     }
 
     #[test]
@@ -132,20 +161,20 @@ mod tests {
         let mut pace = Pace::new(200 * MS);
         pace.read(128, 128 * MS);
         pace.read(1, 10 * MS);
-        assert_eq!(pace.chunk(512, true), 144);
+        assert_eq!(pace.chunk(512, SOON), 144);
     }
 
     #[test]
     fn what_was_slow_is_forgotten_slowly() {
         let mut pace = Pace::new(200 * MS);
         pace.read(100, 200 * MS);
-        assert_eq!(pace.chunk(512, true), 64, "two milliseconds each");
+        assert_eq!(pace.chunk(512, SOON), 64, "two milliseconds each");
         pace.read(64, 64 * MS);
-        assert_eq!(pace.chunk(512, true), 80, "1.8 of them");
+        assert_eq!(pace.chunk(512, SOON), 80, "1.8 of them");
         for _ in 0..6 {
             pace.read(64, 64 * MS);
         }
-        assert_eq!(pace.chunk(512, true), 144);
+        assert_eq!(pace.chunk(512, SOON), 144);
     }
 
     #[test]
@@ -155,5 +184,8 @@ mod tests {
         pace.ended(40 * MS);
         pace.stepped(10 * MS);
         assert!(pace.has_time(100 * MS) && !pace.has_time(101 * MS));
+        assert!(pace.may_begin(100 * MS) && !pace.may_begin(101 * MS));
+        pace.ended(190 * MS);
+        assert!(pace.may_begin(10 * MS), "no round has more time than this one");
     }
 }

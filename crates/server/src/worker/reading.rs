@@ -3,7 +3,7 @@
 //! While somebody waits for tokens nothing here waits for the clusterings that run on a thread of
 //! their own: the prompt whose turn it is waits instead, and its answer begins a little later.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use longview_engine::{Engine, EngineError, PromptEnd, Session, SessionStep};
 use longview_ops::Backend;
@@ -23,9 +23,20 @@ impl<B: Backend + 'static> Worker<B> {
     /// Works on one of the prompts, those of requests whose client left included. Returns whether
     /// anything could be done.
     pub(super) fn read(&mut self) -> bool {
+        // What begins took the time of this round: a prompt has its turn in the next one.
+        let must_wait = self.spent().is_some_and(|spent| !self.pace.may_begin(spent));
+        self.has_skipped = must_wait && !self.has_skipped;
+        if self.has_skipped {
+            return false;
+        }
         self.turn += 1;
         let is_first = self.turn.is_multiple_of(2);
         (is_first && self.end_left()) || self.read_chunk() || (!is_first && self.end_left())
+    }
+
+    /// Time of this round that is gone; `None` where nobody waits for its end.
+    pub(super) fn spent(&self) -> Option<Duration> {
+        self.answers_wait().then(|| self.round.elapsed())
     }
 
     /// Whether somebody waits for the next token of an answer, here or beside the server.
@@ -51,22 +62,36 @@ impl<B: Backend + 'static> Worker<B> {
 
     async fn read_chunk_of(&mut self, i: usize) -> Result<bool, ApiError> {
         let began = Instant::now();
-        let answers_wait = self.answers_wait();
+        let waits_since = self.answers_wait().then_some(self.round);
         let most = self.engine.options().chunk_size;
-        let chunk_size = self.pace.chunk(most, answers_wait);
+        let chunk_size = self.pace.chunk(most, self.spent());
         let run = &mut self.runs[i];
         let Phase::Reading(session) = &mut run.phase else { return Ok(true) };
         let rest = &run.job.ids[session.tokens().len()..];
         let is_read = rest.is_empty();
         if is_read || session.sequence().is_behind() {
             let (engine, pace) = (&mut self.engine, &mut self.pace);
-            let (left, n_pieces) = end_for_now(engine, pace, session, answers_wait).await?;
+            let (left, n_pieces) =
+                pieces_for_now(engine, pace, (session, Piece::End), waits_since).await?;
             self.metrics.prompt.add(0, began.elapsed());
             self.metrics.prompt_pieces.increment(n_pieces as u64);
             if left == PromptEnd::Done && is_read {
                 self.begin_answers(i).await?;
             }
             return Ok(left != PromptEnd::Waits);
+        }
+        if waits_since.is_some() {
+            let (engine, pace) = (&mut self.engine, &mut self.pace);
+            let (left, n_pieces) =
+                pieces_for_now(engine, pace, (session, Piece::Segments), waits_since).await?;
+            if n_pieces > 0 {
+                self.pace.shares_cores();
+            }
+            // A chunk takes all the time that there is.
+            if n_pieces > 0 || left != PromptEnd::Done {
+                self.metrics.prompt.add(0, began.elapsed());
+                return Ok(n_pieces > 0);
+            }
         }
         // Where a segment of the index ends, a chunk does: which rows are in order when the next
         // ones attend to them then does not depend on how long chunks are.
@@ -75,9 +100,6 @@ impl<B: Backend + 'static> Worker<B> {
         let n = whole(n_before..n_before + chunk_size, session.chunk_unit(), most);
         let chunk = &rest[..rest.len().min(n).min(to_segment)];
         let n_read = chunk.len();
-        if answers_wait && !self.engine.prepare_chunk(session, n_read).await? {
-            return Ok(false);
-        }
         let mode = SpanMode::Exact { remaining: rest.len() - n_read };
         let step = SessionStep::new(session, chunk, mode);
         self.engine.step_each(&mut [step]).await?.into_iter().collect::<Result<(), _>>()?;
@@ -125,11 +147,12 @@ impl<B: Backend + 'static> Worker<B> {
         let is_kept = |session: &Session<B>| {
             !session.tokens().is_empty() && !session.policy().residency.forgets()
         };
-        let answers_wait = self.answers_wait();
+        let waits_since = self.answers_wait().then_some(self.round);
         let left = match &mut run.phase {
             Phase::Reading(session) if is_kept(session) => guarded(|| {
                 let (engine, pace) = (&mut self.engine, &mut self.pace);
-                Ok(block_on(end_for_now(engine, pace, session, answers_wait))?)
+                let piece = (&mut **session, Piece::End);
+                Ok(block_on(pieces_for_now(engine, pace, piece, waits_since))?)
             }),
             _ => return true,
         };
@@ -156,25 +179,42 @@ impl<B: Backend + 'static> Worker<B> {
     }
 }
 
-/// Pieces of the end of a prompt: as many as there is time for while somebody waits for tokens,
-/// else one, which may wait for what runs beside it. Returns what is left, and how many they were.
-async fn end_for_now<B: Backend>(
+/// What is made in pieces.
+#[derive(Clone, Copy)]
+enum Piece {
+    /// What comes before the next chunk of a prompt.
+    Segments,
+    /// The end of a prompt.
+    End,
+}
+
+/// Pieces of a prompt: as many as there is time for while somebody waits for tokens, which is since
+/// `waits_since`; else one, which may wait for what runs beside it. Returns what is left, and how
+/// many of them did something.
+async fn pieces_for_now<B: Backend>(
     engine: &mut Engine<B>,
     pace: &mut Pace,
-    session: &mut Session<B>,
-    answers_wait: bool,
+    (session, piece): (&mut Session<B>, Piece),
+    waits_since: Option<Instant>,
 ) -> Result<(PromptEnd, usize), EngineError> {
-    let began = Instant::now();
+    let may_wait = waits_since.is_none();
     let mut n_pieces = 0;
     loop {
-        let start = began.elapsed();
-        let left = engine.finish_prefill_piece(session, !answers_wait).await?;
-        n_pieces += usize::from(left != PromptEnd::Waits);
-        if !answers_wait {
-            return Ok((left, n_pieces));
-        }
-        pace.ended(began.elapsed() - start);
-        if left != PromptEnd::More || !pace.has_time(began.elapsed()) {
+        let began = Instant::now();
+        let (left, has_worked) = match piece {
+            Piece::Segments => {
+                let left = engine.prepare_chunk_piece(session, may_wait).await?;
+                (left, left == PromptEnd::More)
+            }
+            Piece::End => {
+                let left = engine.finish_prefill_piece(session, may_wait).await?;
+                (left, left != PromptEnd::Waits)
+            }
+        };
+        n_pieces += usize::from(has_worked);
+        let Some(since) = waits_since else { return Ok((left, n_pieces)) };
+        pace.ended(began.elapsed());
+        if left != PromptEnd::More || !pace.has_time(since.elapsed()) {
             return Ok((left, n_pieces));
         }
     }

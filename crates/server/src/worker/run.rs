@@ -55,6 +55,22 @@ impl<B: Backend> Run<B> {
         matches!(self.phase, Phase::Reading(_))
     }
 
+    /// The session of its first answer, where its prompt is read.
+    pub(super) fn answering(&self) -> Option<&Session<B>> {
+        match &self.phase {
+            Phase::Answering(choices) => choices.first().map(|choice| &choice.session),
+            Phase::Reading(_) => None,
+        }
+    }
+
+    /// As [`Run::answering`].
+    pub(super) fn answering_mut(&mut self) -> Option<&mut Session<B>> {
+        match &mut self.phase {
+            Phase::Answering(choices) => choices.first_mut().map(|choice| &mut choice.session),
+            Phase::Reading(_) => None,
+        }
+    }
+
     pub(super) fn is_done(&self) -> bool {
         match &self.phase {
             Phase::Reading(_) => false,
