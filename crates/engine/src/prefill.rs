@@ -159,8 +159,8 @@ impl<B: Backend> Engine<B> {
     }
 
     /// A piece of what comes before the next chunk of a prompt, so that others have their steps in
-    /// between: call it until it is done. A chunk may be computed before that all the same, and does
-    /// the rest in one go; what is made does not depend on that, to the bit. `may_wait` and
+    /// between: call it until it is done. A chunk may be computed before that all the same, and
+    /// does the rest in one go; what is made does not depend on that, to the bit. `may_wait` and
     /// [`PromptEnd::Waits`] are those of [`Engine::finish_prefill_piece`].
     ///
     /// # Errors

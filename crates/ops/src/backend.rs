@@ -88,8 +88,8 @@ pub trait Backend: Storage + Send + Sync {
     }
 
     /// Puts what [`Backend::fork_host`] of these spans would share to where it can be shared: the
-    /// fork copies nothing of it then, but for what is written in between. `false` where nothing can
-    /// be shared, or the system refuses. Work that writes `buffer` must be finished.
+    /// fork copies nothing of it then, but for what is written in between. `false` where nothing
+    /// can be shared, or the system refuses. Work that writes `buffer` must be finished.
     fn share_host(&self, _buffer: &mut Self::Buffer, _spans: ForkSpans<'_>) -> OpResult<bool> {
         Ok(false)
     }

@@ -240,8 +240,8 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// In prefill, before the next chunk: hands every finished segment of `layer` to the worker. The
-    /// one before is applied first, so that a segment has the time of a whole segment to be
+    /// In prefill, before the next chunk: hands every finished segment of `layer` to the worker.
+    /// The one before is applied first, so that a segment has the time of a whole segment to be
     /// clustered and the order of rows is a function of the input.
     pub(super) async fn submit_segments(
         &mut self,

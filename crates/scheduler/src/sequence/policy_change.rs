@@ -50,9 +50,9 @@ impl<B: Backend> Sequence<B> {
         result
     }
 
-    /// [`Sequence::set_policy`] of a prompt that goes on, in pieces: the order of rows and the index
-    /// are left for [`Sequence::finish_prefill_piece`], which has to be called until it is done
-    /// before more is read. Until then [`Sequence::is_behind`].
+    /// [`Sequence::set_policy`] of a prompt that goes on, in pieces: the order of rows and the
+    /// index are left for [`Sequence::finish_prefill_piece`], which has to be called until it is
+    /// done before more is read. Until then [`Sequence::is_behind`].
     ///
     /// # Errors
     /// As there. What shows only as the index is made is an error of its pieces, and the new policy

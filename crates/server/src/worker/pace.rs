@@ -34,8 +34,8 @@ impl Pace {
     }
 
     /// Tokens of the next chunk, at most `most`, after `spent` in this round; `None` where nobody
-    /// waits. Which number this is changes no bit of a result: a row is computed alike whatever rows
-    /// are computed with it.
+    /// waits. Which number this is changes no bit of a result: a row is computed alike whatever
+    /// rows are computed with it.
     pub(super) fn chunk(&self, most: usize, spent: Option<Duration>) -> usize {
         let Some(spent) = spent else { return most };
         let Some(per_token) = self.per_token else { return FIRST.min(most) };
