@@ -57,7 +57,7 @@ pub trait HostStore<B: Backend>: Send + Sync {
     fn fork(&mut self, n_rows: usize) -> OpResult<Box<dyn HostStore<B>>>;
 
     /// Puts the first `n_rows` rows of a layer to where [`HostStore::fork`] shares them, so that it
-    /// copies fewer than [`MOST_COPIED`] of them. `false` where that has been done, or cannot be.
+    /// copies few of them. `false` where that has been done, or cannot be.
     fn share(&mut self, _layer: LayerId, _n_rows: usize) -> OpResult<bool> {
         Ok(false)
     }
