@@ -344,17 +344,8 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
 
     fn share(&mut self, layer: LayerId, n_rows: usize) -> OpResult<bool> {
         let Self { shape, layers, unchanged, .. } = self;
-        if unchanged.is_shared(layer, n_rows) {
-            return Ok(false);
-        }
-        let row_bytes = kv8::row_bytes(shape.head_dim);
-        let (used, written) = unchanged.spans(shape, layer, n_rows, row_bytes);
-        let spans = ForkSpans { used: &used, written: &written };
-        let is_shared = layers[layer].rounded.share(spans)?;
-        if is_shared {
-            unchanged.share(layer, n_rows);
-        }
-        Ok(is_shared)
+        let put = |spans: ForkSpans<'_>| layers[layer].rounded.share(spans);
+        unchanged.share(shape, layer, (n_rows, kv8::row_bytes(shape.head_dim)), put)
     }
 
     fn shared_bytes(&self) -> u64 {

@@ -257,16 +257,8 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
 
     fn share(&mut self, layer: LayerId, n_rows: usize) -> OpResult<bool> {
         let Self { backend, layers, unchanged, shape } = self;
-        if unchanged.is_shared(layer, n_rows) {
-            return Ok(false);
-        }
-        let (used, written) = unchanged.spans(shape, layer, n_rows, 2 * shape.head_dim);
-        let spans = ForkSpans { used: &used, written: &written };
-        let is_shared = backend.share_host(&mut layers[layer], spans)?;
-        if is_shared {
-            unchanged.share(layer, n_rows);
-        }
-        Ok(is_shared)
+        let put = |spans: ForkSpans<'_>| backend.share_host(&mut layers[layer], spans);
+        unchanged.share(shape, layer, (n_rows, 2 * shape.head_dim), put)
     }
 
     fn shared_bytes(&self) -> u64 {
@@ -316,14 +308,24 @@ impl Unchanged {
         self.0[layer] = self.0[layer].min(start);
     }
 
-    /// The first `n_rows` rows of a layer were shared.
-    pub fn share(&mut self, layer: LayerId, n_rows: usize) {
-        self.0[layer] = n_rows;
-    }
-
-    /// Whether a fork would copy few of the first `n_rows` rows of a layer.
-    pub fn is_shared(&self, layer: LayerId, n_rows: usize) -> bool {
-        self.0[layer] + MOST_COPIED >= n_rows
+    /// Lets `put` share the first `n_rows` rows of a layer, `width` elements each, where a fork
+    /// would copy many of them. Returns whether it did.
+    pub fn share(
+        &mut self,
+        shape: &KvShape,
+        layer: LayerId,
+        (n_rows, width): (usize, usize),
+        put: impl FnOnce(ForkSpans<'_>) -> OpResult<bool>,
+    ) -> OpResult<bool> {
+        if self.0[layer] + MOST_COPIED >= n_rows {
+            return Ok(false);
+        }
+        let (used, written) = self.spans(shape, layer, n_rows, width);
+        let is_shared = put(ForkSpans { used: &used, written: &written })?;
+        if is_shared {
+            self.0[layer] = n_rows;
+        }
+        Ok(is_shared)
     }
 
     /// Spans of elements, `width` a row, of the first `n_rows` rows of a layer: all of them, and

@@ -6,6 +6,7 @@ use tracing::warn;
 
 use super::Worker;
 use super::disk::Disk;
+use super::kept::MIN_SHARED;
 use crate::error::ApiError;
 use crate::job::OnDisk;
 
@@ -73,12 +74,16 @@ impl<B: Backend + 'static> Worker<B> {
             return Some(OnDisk::Done);
         };
         let n_known = self.kept.most_common(job);
+        // Whoever needs no file does not wait until another one can be opened. The others do not
+        // look for theirs in every round.
+        if !disk.can_open() && n_known + MIN_SHARED < job.ids.len() {
+            return None;
+        }
         let (scope, prefill) = (job.scope, job.how.prefill);
         let nearest = disk.nearest(job, n_known);
         let Some(nearest) = nearest else { return Some(OnDisk::Done) };
         let file = nearest.session.file;
         if !disk.is_opening(scope, file) {
-            // Whoever needs no file does not wait until another one can be opened.
             if !disk.can_open() {
                 return None;
             }

@@ -72,8 +72,8 @@ pub(crate) struct Worker<B: Backend> {
     /// Prompts that were begun while what they begin with came.
     begun: Vec<Begun<B>>,
     pace: Pace,
-    /// When the round that goes on began.
-    round: Instant,
+    /// The one that goes on.
+    round: Round,
     /// Whether no prompt had its turn in it, or in the last one, for want of time.
     has_skipped: bool,
     /// Contexts that go when nobody uses them any more.
@@ -122,7 +122,7 @@ impl<B: Backend + 'static> Worker<B> {
             left: Vec::new(),
             kept,
             pace: Pace::new(options.limits.max_stall),
-            round: Instant::now(),
+            round: Round::begin(false),
             has_skipped: false,
             options,
             disk,
@@ -174,26 +174,25 @@ impl<B: Backend + 'static> Worker<B> {
         let turns = self.options.turns.clone();
         while self.receive() {
             let mut turn = turns.take();
-            let mut round = Round::begin(self.answers_wait());
-            self.round = Instant::now();
+            self.round = Round::begin(self.answers_wait());
             self.drop_left();
             self.take_offers();
             self.take_from_disk();
-            round.did(Part::Files);
+            self.round.did(Part::Files);
             self.admit();
-            round.did(Part::Begin);
+            self.round.did(Part::Begin);
             let has_read = self.read();
-            round.did(Part::Prompt);
+            self.round.did(Part::Prompt);
             turn.pass();
             let has_answered = self.answer_step();
-            round.did(Part::Step);
+            self.round.did(Part::Step);
             self.finish();
             self.answer_removals();
             self.count();
             self.tell_events();
             self.revive();
-            round.did(Part::End);
-            round.end(self.options.limits.max_stall);
+            self.round.did(Part::End);
+            self.round.end(self.options.limits.max_stall);
             drop(turn);
             if !(has_read || has_answered || self.is_idle()) {
                 std::thread::sleep(NAP);
@@ -538,7 +537,8 @@ impl<B: Backend + 'static> Worker<B> {
     /// Keeps what a request that is being answered has read, where another begins so: it need not
     /// wait for the answer.
     async fn keep_of_running(&mut self, job: &Job) {
-        let Some(i) = self.running_like(job) else { return };
+        let n_kept = self.kept.nearest(job).1;
+        let Some(i) = self.running_like(job, n_kept) else { return };
         let Some(session) = self.runs[i].answering_mut() else { return };
         // Where there is no memory for it the prompt is read again.
         if let Ok(fork) = self.engine.fork(session).await {
@@ -547,9 +547,8 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     /// The request that is being answered and has read most of what a job begins with, where that
-    /// is much more than what is kept.
-    fn running_like(&self, job: &Job) -> Option<usize> {
-        let n_known = self.kept.nearest(job).1;
+    /// is much more than the `n_kept` tokens that are kept.
+    fn running_like(&self, job: &Job, n_kept: usize) -> Option<usize> {
         let own = self.model.policy.text();
         let mut best = None;
         for (i, run) in self.runs.iter().enumerate() {
@@ -564,7 +563,7 @@ impl<B: Backend + 'static> Worker<B> {
                 best = best.max(Some((common, i)));
             }
         }
-        best.filter(|(common, _)| *common >= n_known + MIN_SHARED).map(|(_, i)| i)
+        best.filter(|(common, _)| *common >= n_kept + MIN_SHARED).map(|(_, i)| i)
     }
 
     /// While answers wait: puts rows of the session that a request goes on from to where both have
@@ -574,13 +573,14 @@ impl<B: Backend + 'static> Worker<B> {
         if !self.answers_wait() || !self.may_use_known(job).unwrap_or(false) {
             return false;
         }
-        let began = self.round;
+        let began = self.round.began;
         // What is left of the time that answers may wait is planned for prompts and steps.
         let most = self.options.limits.max_stall / 5;
-        let session = match (self.running_like(job), self.kept.nearest(job)) {
+        let (kept, n_kept) = self.kept.nearest(job);
+        let session = match (self.running_like(job, n_kept), kept) {
             (Some(i), _) => self.runs[i].answering_mut(),
-            (None, (Some(i), n_known)) if n_known > 0 => Some(self.kept.session(i)),
-            _ => None,
+            (None, Some(i)) => Some(self.kept.session(i)),
+            (None, None) => None,
         };
         let Some(session) = session else { return false };
         let (engine, mut has_shared) = (&mut self.engine, false);

@@ -26,11 +26,19 @@ pub(super) struct Pace {
     step: Duration,
     /// Of a piece of the end of a prompt.
     piece: Duration,
+    /// A clustering has begun beside chunks since the last one was measured.
+    shares_cores: bool,
 }
 
 impl Pace {
     pub(super) fn new(max_stall: Duration) -> Self {
-        Self { max_stall, per_token: None, step: Duration::ZERO, piece: Duration::ZERO }
+        Self {
+            max_stall,
+            per_token: None,
+            step: Duration::ZERO,
+            piece: Duration::ZERO,
+            shares_cores: false,
+        }
     }
 
     /// Tokens of the next chunk, at most `most`, after `spent` in this round; `None` where nobody
@@ -39,6 +47,7 @@ impl Pace {
     pub(super) fn chunk(&self, most: usize, spent: Option<Duration>) -> usize {
         let Some(spent) = spent else { return most };
         let Some(per_token) = self.per_token else { return FIRST.min(most) };
+        let per_token = if self.shares_cores { per_token * 3 / 2 } else { per_token };
         let left = self.left().saturating_sub(spent);
         let n = left.as_secs_f64() / per_token.as_secs_f64().max(1e-9);
         // Whole groups of rows, as kernels take them.
@@ -51,6 +60,7 @@ impl Pace {
         if n == 0 {
             return;
         }
+        self.shares_cores = false;
         // Short chunks are dear for each token: they would make the next one shorter still.
         match self.per_token {
             Some(_) if n < LEAST => {}
@@ -59,9 +69,10 @@ impl Pace {
         }
     }
 
-    /// A clustering begins beside chunks, and takes a part of the cores that they had.
-    pub(super) fn shares_cores(&mut self) {
-        self.per_token = self.per_token.map(|per_token| per_token * 3 / 2);
+    /// A clustering begins beside chunks, and takes a part of the cores that they had: until that
+    /// is measured, a token is planned to take half as long again.
+    pub(super) fn share_cores(&mut self) {
+        self.shares_cores = true;
     }
 
     /// A step of all answers took so long.
@@ -145,14 +156,13 @@ mod tests {
     #[test]
     fn chunks_are_shorter_when_a_clustering_begins_beside_them() {
         let mut pace = Pace::new(200 * MS);
-        pace.shares_cores();
+        pace.share_cores();
         assert_eq!(pace.chunk(512, SOON), 32, "nothing is known yet");
         pace.read(100, 100 * MS);
-        pace.shares_cores();
-        assert_eq!(pace.chunk(512, SOON), 96, "a token takes half as long again");
-        for _ in 0..8 {
-            pace.read(96, 96 * MS);
-        }
+        pace.share_cores();
+        pace.share_cores();
+        assert_eq!(pace.chunk(512, SOON), 96, "a token is planned to take half as long again");
+        pace.read(96, 96 * MS);
         assert_eq!(pace.chunk(512, SOON), 144, "it does not");
     }
 

@@ -1,4 +1,5 @@
-//! How prompts are read beside answers: a chunk, or pieces of a prompt's end, in each round.
+//! How prompts are read beside answers: a chunk, or pieces of what comes before the next chunk or
+//! of a prompt's end, in each round.
 //!
 //! While somebody waits for tokens nothing here waits for the clusterings that run on a thread of
 //! their own: the prompt whose turn it is waits instead, and its answer begins a little later.
@@ -36,7 +37,7 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Time of this round that is gone; `None` where nobody waits for its end.
     pub(super) fn spent(&self) -> Option<Duration> {
-        self.answers_wait().then(|| self.round.elapsed())
+        self.answers_wait().then(|| self.round.began.elapsed())
     }
 
     /// Whether somebody waits for the next token of an answer, here or beside the server.
@@ -62,7 +63,7 @@ impl<B: Backend + 'static> Worker<B> {
 
     async fn read_chunk_of(&mut self, i: usize) -> Result<bool, ApiError> {
         let began = Instant::now();
-        let waits_since = self.answers_wait().then_some(self.round);
+        let waits_since = self.answers_wait().then_some(self.round.began);
         let most = self.engine.options().chunk_size;
         let chunk_size = self.pace.chunk(most, self.spent());
         let run = &mut self.runs[i];
@@ -85,7 +86,7 @@ impl<B: Backend + 'static> Worker<B> {
             let (left, n_pieces) =
                 pieces_for_now(engine, pace, (session, Piece::Segments), waits_since).await?;
             if n_pieces > 0 {
-                self.pace.shares_cores();
+                self.pace.share_cores();
             }
             // A chunk takes all the time that there is.
             if n_pieces > 0 || left != PromptEnd::Done {
@@ -147,7 +148,7 @@ impl<B: Backend + 'static> Worker<B> {
         let is_kept = |session: &Session<B>| {
             !session.tokens().is_empty() && !session.policy().residency.forgets()
         };
-        let waits_since = self.answers_wait().then_some(self.round);
+        let waits_since = self.answers_wait().then_some(self.round.began);
         let left = match &mut run.phase {
             Phase::Reading(session) if is_kept(session) => guarded(|| {
                 let (engine, pace) = (&mut self.engine, &mut self.pace);

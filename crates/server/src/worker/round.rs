@@ -21,7 +21,10 @@ pub(super) enum Part {
 }
 
 /// One round.
+#[derive(Clone, Copy)]
 pub(super) struct Round {
+    /// When it began.
+    pub(super) began: Instant,
     answers_wait: bool,
     last: Instant,
     took: [Duration; 5],
@@ -30,7 +33,8 @@ pub(super) struct Round {
 impl Round {
     /// A round that begins. `answers_wait`: somebody waits for the next token of an answer.
     pub(super) fn begin(answers_wait: bool) -> Self {
-        Self { answers_wait, last: Instant::now(), took: [Duration::ZERO; 5] }
+        let now = Instant::now();
+        Self { began: now, answers_wait, last: now, took: [Duration::ZERO; 5] }
     }
 
     /// `part` is done, and so are all before it.
