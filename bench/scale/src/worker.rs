@@ -45,8 +45,19 @@ pub struct Ask {
 enum Job {
     /// Reads a document, for all who wait for it.
     Build { doc: Doc, tokens: u64 },
-    /// Answers. `opened`: its session was opened for it.
-    Ask { ask: Ask, opened: bool },
+    /// Answers.
+    Ask { ask: Ask, on_disk: OnDisk },
+}
+
+/// Whether the disk was asked for a question's session (`OnDisk` of `crates/server/src/job.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnDisk {
+    /// Not yet: nobody came to this question while a place was free.
+    NotAsked,
+    /// It is being opened, for this question too.
+    Opening,
+    /// Nothing is needed from there.
+    Done,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +149,7 @@ impl Worker {
             return false;
         }
         if known {
-            self.waiting.push_back(Job::Ask { ask, opened: false });
+            self.waiting.push_back(Job::Ask { ask, on_disk: OnDisk::NotAsked });
             return false;
         }
         self.builds.insert(ask.doc, vec![ask]);
@@ -146,13 +157,16 @@ impl Worker {
         true
     }
 
-    /// A session is in memory, and those who wait for it can begin.
+    /// A session is in memory, and those for whom it was opened can begin. A question that was not
+    /// come to yet finds it there, or has it opened once more where it was given up since.
     pub fn opened(&mut self, opened: Doc, size: u64) {
         self.opening.remove(&opened);
         self.memory.insert(opened, size);
         for job in &mut self.waiting {
-            if let Job::Ask { ask, opened: is_opened } = job {
-                *is_opened |= ask.doc == opened;
+            if let Job::Ask { ask, on_disk: on_disk @ OnDisk::Opening } = job
+                && ask.doc == opened
+            {
+                *on_disk = OnDisk::Done;
             }
         }
     }
@@ -165,23 +179,38 @@ impl Worker {
             let Some(job) = self.waiting.get(at).copied() else { break };
             let begins = match job {
                 Job::Build { .. } => true,
-                Job::Ask { ask, opened } => self.memory.touch(ask.doc) || opened,
+                Job::Ask { ask, on_disk } => {
+                    on_disk == OnDisk::Done
+                        || (on_disk == OnDisk::NotAsked && self.memory.touch(ask.doc))
+                }
             };
             if begins {
                 self.waiting.remove(at);
                 self.reading.push(Reading { job, n_read: 0, turn: self.turn });
                 continue;
             }
-            at += 1;
-            if let Job::Ask { ask, .. } = job
-                && self.opening.len() < self.limits.opening
-                && self.opening.insert(ask.doc)
+            if let Job::Ask { ask, on_disk: OnDisk::NotAsked } = job
+                && let Some(begins) = self.asks_disk(ask.doc)
             {
-                self.disk.touch(ask.doc);
-                to_open.push(ask.doc);
+                self.waiting[at] = Job::Ask { ask, on_disk: OnDisk::Opening };
+                to_open.extend(begins.then_some(ask.doc));
             }
+            at += 1;
         }
         to_open
+    }
+
+    /// Waits for a session that is being opened. `Some(true)`: it begins to be; `None`: not now.
+    fn asks_disk(&mut self, doc: Doc) -> Option<bool> {
+        if self.opening.contains(&doc) {
+            return Some(false);
+        }
+        if self.opening.len() == self.limits.opening {
+            return None;
+        }
+        self.opening.insert(doc);
+        self.disk.touch(doc);
+        Some(true)
     }
 
     /// Begins the next chunk or step, and returns how long it takes in seconds.
@@ -258,10 +287,62 @@ impl Worker {
                 self.reading.swap_remove(i);
                 let asks = self.builds.remove(&doc).unwrap_or_default();
                 // Who waited sends the question now: the session is in memory.
-                let asks = asks.into_iter().map(|ask| Job::Ask { ask, opened: true });
+                let done = |ask| Job::Ask { ask, on_disk: OnDisk::Done };
+                let asks = asks.into_iter().map(done);
                 self.waiting.extend(asks);
                 Some(Done::Document(doc))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(question: usize, doc: Doc) -> Ask {
+        Ask { question, doc, tokens: 100, answer: 1 }
+    }
+
+    /// Documents 1 to 3 lie on the disk, memory holds one.
+    fn worker(slots: usize, opening: usize) -> Worker {
+        let limits =
+            Limits { slots, chunk: 512, max_stall: 0.2, opening, memory: 1, disk: u64::MAX };
+        let mut worker = Worker::new(limits);
+        (1..=3).for_each(|doc| {
+            worker.disk.insert(doc, 1);
+        });
+        worker
+    }
+
+    #[test]
+    fn a_session_is_opened_for_those_who_asked_for_it() {
+        let mut worker = worker(3, 2);
+        for (question, doc) in [(0, 1), (1, 1), (2, 2)] {
+            assert!(!worker.ask(ask(question, doc), true));
+        }
+        assert_eq!(worker.admit(), [1, 2], "one opening serves both questions");
+        worker.opened(1, 1);
+        worker.opened(2, 1);
+        // The first document is given up, but its questions have it.
+        assert!(worker.admit().is_empty());
+        assert_eq!(worker.reading.len(), 3);
+    }
+
+    #[test]
+    fn a_question_that_nobody_came_to_has_its_session_opened_again() {
+        let mut worker = worker(1, 2);
+        worker.ask(ask(0, 1), true);
+        assert_eq!(worker.admit(), [1]);
+        worker.opened(1, 1);
+        assert!(worker.admit().is_empty());
+        // The only place is taken when these come.
+        worker.ask(ask(1, 2), true);
+        worker.ask(ask(2, 1), true);
+        worker.opened(2, 1);
+        worker.reading.clear();
+        assert!(worker.admit().is_empty());
+        worker.reading.clear();
+        assert_eq!(worker.admit(), [1], "it was given up for the second document");
     }
 }
