@@ -9,12 +9,16 @@ use std::fmt;
 
 use crate::error::CpuError;
 use crate::isa::Isa;
-use crate::simd::Simd;
-use crate::simd::bytes::ByteSimd;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::avx512::Avx512;
+use crate::simd::bytes::{ByteKernel, ByteSimd};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::neon::{DOTS, MATRICES, Neon, WIDENED};
 use crate::simd::pairs::PairSimd;
 use crate::simd::portable::Portable;
+use crate::simd::{Kernel, Simd};
 
 /// An instruction set that this machine was found to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,30 +56,6 @@ impl ByteProducts {
     }
 }
 
-/// Work that is written once for all instruction sets.
-pub(crate) trait Kernel {
-    /// What [`Kernel::run`] returns.
-    type Output;
-
-    /// Does the work; must be `#[inline(always)]`, with everything hot that it calls.
-    ///
-    /// # Safety
-    /// Called by [`SupportedIsa::run`] only, which guarantees the features of `S`.
-    unsafe fn run<S: Simd>(self) -> Self::Output;
-}
-
-/// As [`Kernel`], for products of quantised weights.
-pub(crate) trait ByteKernel {
-    /// What [`ByteKernel::run`] returns.
-    type Output;
-
-    /// As [`Kernel::run`].
-    ///
-    /// # Safety
-    /// Called by [`SupportedIsa::run_bytes`] only, which guarantees the features of `S`.
-    unsafe fn run<S: ByteSimd>(self) -> Self::Output;
-}
-
 /// As [`Kernel`], for products of bf16.
 pub(crate) trait PairKernel {
     /// What [`PairKernel::run`] returns.
@@ -111,15 +91,15 @@ impl SupportedIsa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value of AVX-512 is only made by `choose`, after all these features were
             // detected.
-            Isa::Avx512 => unsafe { run_avx512(kernel) },
+            Isa::Avx512 => unsafe { Avx512::<false>::call(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above, for AVX2, FMA and F16C.
-            Isa::Avx2 => unsafe { run_avx2(kernel) },
+            Isa::Avx2 => unsafe { Avx2::call(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: NEON is part of the aarch64 baseline.
-            Isa::Neon => unsafe { kernel.run::<Neon<WIDENED>>() },
+            Isa::Neon => unsafe { Neon::<WIDENED>::call(kernel) },
             // SAFETY: portable code needs no feature; sets of other targets are never made.
-            _ => unsafe { kernel.run::<Portable>() },
+            _ => unsafe { Portable::call(kernel) },
         }
     }
 
@@ -143,25 +123,25 @@ impl SupportedIsa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as in `run`; there are only more than `Widened` where they were detected.
             Isa::Avx512 if self.bytes > ByteProducts::Widened => unsafe {
-                run_bytes_avx512_vnni(kernel)
+                Avx512::<true>::call_bytes(kernel)
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as in `run`.
-            Isa::Avx512 => unsafe { run_bytes_avx512(kernel) },
+            Isa::Avx512 => unsafe { Avx512::<false>::call_bytes(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as in `run`.
-            Isa::Avx2 => unsafe { run_bytes_avx2(kernel) },
+            Isa::Avx2 => unsafe { Avx2::call_bytes(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as in `run`; there are only more than `Widened` where they were detected.
             Isa::Neon => unsafe {
                 match self.bytes {
-                    ByteProducts::Widened => kernel.run::<Neon<WIDENED>>(),
-                    ByteProducts::Dots => run_bytes_dotprod(kernel),
-                    ByteProducts::Matrices => run_bytes_i8mm(kernel),
+                    ByteProducts::Widened => Neon::<WIDENED>::call_bytes(kernel),
+                    ByteProducts::Dots => Neon::<DOTS>::call_bytes(kernel),
+                    ByteProducts::Matrices => Neon::<MATRICES>::call_bytes(kernel),
                 }
             },
             // SAFETY: as in `run`.
-            _ => unsafe { kernel.run::<Portable>() },
+            _ => unsafe { Portable::call_bytes(kernel) },
         }
     }
 
@@ -224,59 +204,10 @@ impl fmt::Display for SupportedIsa {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: this function has the features.
-    unsafe { kernel.run::<crate::simd::avx512::Avx512<false>>() }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: this function has the features.
-    unsafe { kernel.run::<crate::simd::avx2::Avx2>() }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn run_bytes_avx512_vnni<K: ByteKernel>(kernel: K) -> K::Output {
-    // SAFETY: this function has the features.
-    unsafe { kernel.run::<crate::simd::avx512::Avx512<true>>() }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-fn run_bytes_avx512<K: ByteKernel>(kernel: K) -> K::Output {
-    // SAFETY: this function has the features.
-    unsafe { kernel.run::<crate::simd::avx512::Avx512<false>>() }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn run_bytes_avx2<K: ByteKernel>(kernel: K) -> K::Output {
-    // SAFETY: this function has the features.
-    unsafe { kernel.run::<crate::simd::avx2::Avx2>() }
-}
-
-#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
 fn run_pairs_avx512<K: PairKernel>(kernel: K) -> K::Output {
     // SAFETY: this function has the features.
-    unsafe { kernel.run::<crate::simd::avx512::Avx512<false>>() }
-}
-
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon,dotprod")]
-fn run_bytes_dotprod<K: ByteKernel>(kernel: K) -> K::Output {
-    // SAFETY: this function has the features.
-    unsafe { kernel.run::<Neon<DOTS>>() }
-}
-
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon,dotprod,i8mm")]
-fn run_bytes_i8mm<K: ByteKernel>(kernel: K) -> K::Output {
-    // SAFETY: this function has the features.
-    unsafe { kernel.run::<Neon<MATRICES>>() }
+    unsafe { kernel.run::<Avx512<false>>() }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -17,8 +17,7 @@ use half::f16;
 
 use crate::scratch::Scratch;
 use crate::simd::stored::KvElem;
-use crate::simd::{MAX_LANES, Simd, math};
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, MAX_LANES, Simd, math};
 
 use super::dots::{Strided, StridedMut};
 use super::state::{Mass, Target, scale};
@@ -271,10 +270,11 @@ impl<E: KvElem> AttendBlock<'_, E> {
             let part = first / PART;
             while first < limit.min((part + 1) * PART) {
                 let n = (limit - first).min(KEYS);
+                let (of, part) = (self, &scratch);
                 if self.is_few() {
-                    self.few::<S>(&scratch, first, n, first == start);
+                    S::call(FewRows { of, part, first, n, is_first: first == start });
                 } else {
-                    self.many::<S>(&scratch, first, n);
+                    S::call(ManyRows { of, part, first, n });
                 }
                 first += KEYS;
             }
@@ -430,6 +430,41 @@ impl<E: KvElem> AttendBlock<'_, E> {
         }
         let weights = StridedMut { at: part.scores, row: SCORE_ROW };
         self.rows.scale_weights::<S>(s.first, seen, weights, s.m);
+    }
+}
+
+/// [`AttendBlock::few`].
+struct FewRows<'a, E> {
+    of: &'a AttendBlock<'a, E>,
+    part: &'a Part,
+    first: usize,
+    n: usize,
+    is_first: bool,
+}
+
+impl<E: KvElem> Kernel for FewRows<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        self.of.few::<S>(self.part, self.first, self.n, self.is_first);
+    }
+}
+
+/// [`AttendBlock::many`].
+struct ManyRows<'a, E> {
+    of: &'a AttendBlock<'a, E>,
+    part: &'a Part,
+    first: usize,
+    n: usize,
+}
+
+impl<E: KvElem> Kernel for ManyRows<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        self.of.many::<S>(self.part, self.first, self.n);
     }
 }
 

@@ -4,8 +4,7 @@ use std::f32::consts::LOG2_E;
 
 use crate::scratch::Scratch;
 use crate::simd::stored::KvElem;
-use crate::simd::{Simd, math};
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, Simd, math};
 
 use super::attend::Queries;
 use super::{pack, tile};

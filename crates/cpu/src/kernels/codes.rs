@@ -4,9 +4,10 @@
 //! products with codes are exact and one instruction makes 64 of them. A row's four codes lie in a
 //! lane; so sums never meet across lanes.
 
+use std::marker::PhantomData;
+
 use crate::simd::MAX_LANES;
-use crate::simd::bytes::{ByteSimd, InTurn, RowStarts};
-use crate::supported_isa::ByteKernel;
+use crate::simd::bytes::{ByteKernel, ByteSimd, InTurn, RowStarts};
 
 use super::dots::{StridedMut, rows_of};
 
@@ -199,7 +200,7 @@ impl ByteKernel for CodeDots<'_> {
         if let Some(rounded) = rounded {
             assert!(rounded.vectors == n_q && rounded.width == k);
             let rows = Rows { all: all.as_ptr().cast(), ids, step };
-            Part { rounded, adds: false }.run::<S>(&rows, n, out, out_row);
+            Part { rounded, adds: false, rows: &rows, n, out, out_row }.run::<S>();
             return;
         }
         let mut rounded = Rounded::NONE;
@@ -210,8 +211,8 @@ impl ByteKernel for CodeDots<'_> {
                 let own = |g: usize| &q[(first + g) * q_row + column..][..width];
                 rounded.round::<S>(vectors, width, own);
                 let rows = Rows { all: all.as_ptr().add(column).cast(), ids, step };
-                let part = Part { rounded: &rounded, adds: column > 0 };
-                part.run::<S>(&rows, n, &mut out[first * out_row..], out_row);
+                let (out, adds) = (&mut out[first * out_row..], column > 0);
+                Part { rounded: &rounded, adds, rows: &rows, n, out, out_row }.run::<S>();
             }
         }
     }
@@ -265,53 +266,37 @@ impl Rows<'_> {
     }
 }
 
-/// Some vectors and some columns of all rows.
+/// Some vectors and some columns of the first `n` rows.
 struct Part<'a> {
     rounded: &'a Rounded,
     /// Whether results are added to what is there.
     adds: bool,
+    rows: &'a Rows<'a>,
+    n: usize,
+    out: &'a mut [f32],
+    out_row: usize,
 }
 
 impl Part<'_> {
     #[inline(always)]
-    unsafe fn run<S: ByteSimd>(&self, rows: &Rows<'_>, n: usize, out: &mut [f32], out_row: usize) {
-        rows.ask::<S>(0, AHEAD);
-        let (mut i, whole) = (0, n - n % S::LANES);
-        while i < whole {
-            let to = StridedMut { at: out.as_mut_ptr().add(i), row: out_row };
-            match rows.ids {
-                Some(_) => {
-                    rows.ask::<S>(i + AHEAD, S::LANES);
-                    self.block::<S>(&rows.starts(i, S::LANES), S::LANES, to);
-                }
-                None => {
-                    let first = rows.all.add(i * rows.step);
-                    self.block::<S>(InTurn { first, step: rows.step }, S::LANES, to);
-                }
-            }
-            i += S::LANES;
-        }
-        if i < n {
-            let to = StridedMut { at: out.as_mut_ptr().add(i), row: out_row };
-            self.block::<S>(&rows.starts(i, n - i), n - i, to);
+    unsafe fn run<S: ByteSimd>(self) {
+        let width = self.rounded.width;
+        if self.rounded.folds {
+            self.by::<S, Folded>();
+        } else if width == UNIT {
+            self.by::<S, Unit>();
+        } else if width <= UNIT {
+            self.by::<S, Narrow>();
+        } else if const { S::LANES == MAX_LANES } && width <= 2 * UNIT {
+            self.by::<S, Two>();
+        } else {
+            self.by::<S, Wide>();
         }
     }
 
-    /// Products with the first `n` of LANES rows.
     #[inline(always)]
-    unsafe fn block<S: ByteSimd>(&self, rows: impl RowStarts, n: usize, to: StridedMut) {
-        let width = self.rounded.width;
-        if self.rounded.folds {
-            self.folded::<S>(rows, n, to);
-        } else if width == UNIT {
-            self.narrow::<S>(unit_codes::<S>(rows, 0, UNIT), n, to);
-        } else if width <= UNIT {
-            self.narrow::<S>(unit_codes::<S>(rows, 0, width), n, to);
-        } else if S::LANES == MAX_LANES && width <= 2 * UNIT {
-            self.two::<S>(rows, n, to);
-        } else {
-            self.wide::<S>(rows, n, to);
-        }
+    unsafe fn by<S: ByteSimd, W: Way>(self) {
+        S::call_bytes(By { part: self, way: PhantomData::<W> });
     }
 
     /// Rows of one unit: no sum leaves its register.
@@ -402,6 +387,95 @@ impl Part<'_> {
             S::store(to, v);
         } else {
             S::store_n(to, rows, v);
+        }
+    }
+}
+
+/// A way to multiply LANES rows.
+trait Way {
+    /// Products with the first `n` of LANES rows.
+    unsafe fn block<S: ByteSimd>(part: &Part<'_>, rows: impl RowStarts, n: usize, to: StridedMut);
+}
+
+/// Rows of two units and vectors that are folded.
+enum Folded {}
+/// Rows of one unit.
+enum Unit {}
+/// Rows of less.
+enum Narrow {}
+/// Rows of up to two units, where registers have room for both.
+enum Two {}
+/// Any rows.
+enum Wide {}
+
+impl Way for Folded {
+    #[inline(always)]
+    unsafe fn block<S: ByteSimd>(part: &Part<'_>, rows: impl RowStarts, n: usize, to: StridedMut) {
+        part.folded::<S>(rows, n, to);
+    }
+}
+
+impl Way for Unit {
+    #[inline(always)]
+    unsafe fn block<S: ByteSimd>(part: &Part<'_>, rows: impl RowStarts, n: usize, to: StridedMut) {
+        part.narrow::<S>(unit_codes::<S>(rows, 0, UNIT), n, to);
+    }
+}
+
+impl Way for Narrow {
+    #[inline(always)]
+    unsafe fn block<S: ByteSimd>(part: &Part<'_>, rows: impl RowStarts, n: usize, to: StridedMut) {
+        part.narrow::<S>(unit_codes::<S>(rows, 0, part.rounded.width), n, to);
+    }
+}
+
+impl Way for Two {
+    #[inline(always)]
+    unsafe fn block<S: ByteSimd>(part: &Part<'_>, rows: impl RowStarts, n: usize, to: StridedMut) {
+        part.two::<S>(rows, n, to);
+    }
+}
+
+impl Way for Wide {
+    #[inline(always)]
+    unsafe fn block<S: ByteSimd>(part: &Part<'_>, rows: impl RowStarts, n: usize, to: StridedMut) {
+        part.wide::<S>(rows, n, to);
+    }
+}
+
+/// A part that is multiplied in one way.
+struct By<'a, W> {
+    part: Part<'a>,
+    way: PhantomData<W>,
+}
+
+impl<W: Way> ByteKernel for By<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: ByteSimd>(self) {
+        let mut part = self.part;
+        let (rows, n, row) = (part.rows, part.n, part.out_row);
+        let out = std::mem::take(&mut part.out).as_mut_ptr();
+        rows.ask::<S>(0, AHEAD);
+        let (mut i, whole) = (0, n - n % S::LANES);
+        while i < whole {
+            let to = StridedMut { at: out.add(i), row };
+            match rows.ids {
+                Some(_) => {
+                    rows.ask::<S>(i + AHEAD, S::LANES);
+                    W::block::<S>(&part, &rows.starts(i, S::LANES), S::LANES, to);
+                }
+                None => {
+                    let first = rows.all.add(i * rows.step);
+                    W::block::<S>(&part, InTurn { first, step: rows.step }, S::LANES, to);
+                }
+            }
+            i += S::LANES;
+        }
+        if i < n {
+            let to = StridedMut { at: out.add(i), row };
+            W::block::<S>(&part, &rows.starts(i, n - i), n - i, to);
         }
     }
 }

@@ -4,8 +4,7 @@ use std::mem::MaybeUninit;
 
 use crate::simd::elem::Elem;
 use crate::simd::stored::Stored;
-use crate::simd::{MAX_LANES, Simd};
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, MAX_LANES, Simd};
 
 use super::pack;
 

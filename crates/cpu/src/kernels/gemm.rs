@@ -7,8 +7,7 @@
 use std::ops::Range;
 
 use crate::simd::elem::Elem;
-use crate::simd::{MAX_LANES, Simd};
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, MAX_LANES, Simd};
 use crate::team::Shared;
 
 use super::pack;

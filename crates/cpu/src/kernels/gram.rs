@@ -1,8 +1,7 @@
 //! `X^T X` of the rows of a group of heads: the register tile with X as both operands.
 
 use crate::scratch::Scratch;
-use crate::simd::Simd;
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, Simd};
 
 use super::{pack, tile};
 

@@ -2,8 +2,7 @@
 
 use std::hint::black_box;
 
-use crate::simd::Simd;
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, Simd};
 
 /// Independent sums: more than latency times throughput of any FMA unit.
 const SUMS: usize = 12;

@@ -1,8 +1,7 @@
 //! Attention that listed rows received, made again from each query's log-sum-exp.
 
 use crate::simd::elem::Elem;
-use crate::simd::{MAX_LANES, Simd, math};
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, MAX_LANES, Simd, math};
 
 use super::dots::{self, Strided, StridedMut};
 

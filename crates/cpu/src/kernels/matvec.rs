@@ -14,8 +14,7 @@ use std::ptr;
 
 use super::gemm::totals;
 use crate::simd::elem::Elem;
-use crate::simd::{MAX_LANES, Simd};
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, MAX_LANES, Simd};
 use crate::team::Shared;
 
 /// Most activation rows.
@@ -74,36 +73,96 @@ impl<E: Elem> Kernel for Matvec<'_, E> {
         let mut first = 0;
         while first < self.n_rows {
             let x = self.x.as_ptr().add(packed_len(first, self.k));
-            let has_many = S::MR * S::NV >= MANY_SUMS;
             // As many sums as registers allow: a load of x then serves more rows of weights.
-            match self.n_rows - first {
-                1 if self.is_alone::<S>() => self.blocks::<S, 1, 1>(x, first),
-                1 => self.blocks::<S, 1, 4>(x, first),
-                2 => self.blocks::<S, 2, 4>(x, first),
-                3 if has_many => self.blocks::<S, 3, 4>(x, first),
-                3 => self.blocks::<S, 3, 2>(x, first),
-                4 if has_many => self.slices::<S, 4, 4>(x, first),
-                5 if has_many => self.slices::<S, 5, 4>(x, first),
-                6 if has_many => self.slices::<S, 6, 4>(x, first),
-                7 if has_many => self.slices::<S, 7, 3>(x, first),
-                8 if has_many => self.slices::<S, 8, 3>(x, first),
-                _ => self.blocks::<S, 4, 2>(x, first),
+            let n = self.n_rows - first;
+            // By a constant, so that nobody compiles the other half.
+            if const { S::MR * S::NV >= MANY_SUMS } {
+                self.with_many_sums::<S>(x, first, n);
+            } else {
+                self.with_few_sums::<S>(x, first, n);
             }
             first += side(S::MR * S::NV);
         }
     }
 }
 
+/// R rows of activations from row r on, of O rows of weights at a time from begin to end.
+struct Blocks<'a, E, const R: usize, const O: usize> {
+    of: &'a Matvec<'a, E>,
+    x: *const f32,
+    r: usize,
+}
+
+impl<E: Elem, const R: usize, const O: usize> Kernel for Blocks<'_, E, R, O> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        self.of.in_blocks::<S, R, O>(self.x, self.r);
+    }
+}
+
+/// The same in slices of columns.
+struct Slices<'a, E, const R: usize, const O: usize> {
+    of: &'a Matvec<'a, E>,
+    x: *const f32,
+    r: usize,
+}
+
+impl<E: Elem, const R: usize, const O: usize> Kernel for Slices<'_, E, R, O> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        self.of.in_slices::<S, R, O>(self.x, self.r);
+    }
+}
+
 impl<E: Elem> Matvec<'_, E> {
+    #[inline(always)]
+    unsafe fn with_many_sums<S: Simd>(&self, x: *const f32, r: usize, n: usize) {
+        match n {
+            1 if self.is_alone::<S>() => self.blocks::<S, 1, 1>(x, r),
+            1 => self.blocks::<S, 1, 4>(x, r),
+            2 => self.blocks::<S, 2, 4>(x, r),
+            3 => self.blocks::<S, 3, 4>(x, r),
+            4 => self.slices::<S, 4, 4>(x, r),
+            5 => self.slices::<S, 5, 4>(x, r),
+            6 => self.slices::<S, 6, 4>(x, r),
+            7 => self.slices::<S, 7, 3>(x, r),
+            _ => self.slices::<S, 8, 3>(x, r),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn with_few_sums<S: Simd>(&self, x: *const f32, r: usize, n: usize) {
+        match n {
+            1 => self.blocks::<S, 1, 4>(x, r),
+            2 => self.blocks::<S, 2, 4>(x, r),
+            3 => self.blocks::<S, 3, 2>(x, r),
+            _ => self.blocks::<S, 4, 2>(x, r),
+        }
+    }
+
     /// Whether one row of activations takes weight rows one after the other.
     #[inline(always)]
     fn is_alone<S: Simd>(&self) -> bool {
-        let is_wide = S::LANES == MAX_LANES;
-        is_wide && (self.k <= MOST_ALONE * S::LANES || size_of::<E>() > 2)
+        let is_short = self.k <= MOST_ALONE * S::LANES;
+        (const { S::LANES == MAX_LANES }) && (is_short || size_of::<E>() > 2)
     }
 
     #[inline(always)]
     unsafe fn blocks<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
+        S::call(Blocks::<E, R, O> { of: self, x, r });
+    }
+
+    #[inline(always)]
+    unsafe fn slices<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
+        S::call(Slices::<E, R, O> { of: self, x, r });
+    }
+
+    #[inline(always)]
+    unsafe fn in_blocks<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
         let (k, n) = (self.k, self.n_weights());
         // Several rows of activations, or short rows: one stream, a whole block ahead, because its
         // rows are read side by side.
@@ -117,10 +176,10 @@ impl<E: Elem> Matvec<'_, E> {
         }
     }
 
-    /// As [`Self::blocks`] for so many rows of activations that they do not fit into L1: a slice of
-    /// their columns at a time meets a run of weight rows, whose sums wait meanwhile.
+    /// As [`Self::in_blocks`] for so many rows of activations that they do not fit into L1: a slice
+    /// of their columns at a time meets a run of weight rows, whose sums wait meanwhile.
     #[inline(always)]
-    unsafe fn slices<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
+    unsafe fn in_slices<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
         let (k, n) = (self.k, self.n_weights());
         let depth = k.div_ceil(k.div_ceil(SLICE)).next_multiple_of(2 * MAX_LANES);
         // Not zeros: to write these takes as long as a small item.

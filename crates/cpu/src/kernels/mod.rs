@@ -1,7 +1,7 @@
 //! The loops that take the time, generic over the instruction set and the element type.
 //!
 //! Everything here is `unsafe fn`, `#[inline(always)]`, reached through `SupportedIsa::run` from a
-//! [`crate::supported_isa::Kernel`] whose safe constructor (in the same file) checks lengths.
+//! [`crate::simd::Kernel`] whose safe constructor (in the same file) checks lengths.
 #![allow(
     unsafe_op_in_unsafe_fn,
     reason = "kernels are unsafe line by line, for the reason their `# Safety` section gives"

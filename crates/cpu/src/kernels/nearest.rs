@@ -1,7 +1,6 @@
 //! The best centroid of each of a block of points: a product with the running best kept per lane.
 
-use crate::simd::{MAX_LANES, Simd};
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, MAX_LANES, Simd};
 
 use super::{pack, tile};
 

@@ -10,8 +10,8 @@ use std::ops::Range;
 use half::bf16;
 
 use crate::simd::pairs::PairSimd;
-use crate::simd::{MAX_LANES, Simd};
-use crate::supported_isa::{Kernel, PairKernel};
+use crate::simd::{Kernel, MAX_LANES, Simd};
+use crate::supported_isa::PairKernel;
 use crate::team::Shared;
 
 use super::gemm::{CHUNK, SIDE, totals};

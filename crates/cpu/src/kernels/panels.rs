@@ -6,9 +6,9 @@
 //! that [`tile::by_lanes`] makes sums in the same order, and hence of the same bits, without adding
 //! across lanes. It pays where there are many rows, each of them long.
 
-use crate::simd::Simd;
 use crate::simd::elem::Elem;
-use crate::supported_isa::{Kernel, SupportedIsa};
+use crate::simd::{Kernel, Simd};
+use crate::supported_isa::SupportedIsa;
 use crate::team::Shared;
 
 use super::pack::{self, Places};

@@ -7,12 +7,13 @@
 //! `d s (sum of codes * rounded) + m s (sum of rounded)`. Units are added in order, so a row's
 //! result does not depend on the other rows, nor on how many bytes a vector has.
 
+use std::marker::PhantomData;
+
 use longview_core::quant::{Chunk, Order, QuantType, Scales, TILE_ROWS, Tiles, UNIT, table};
 use longview_ops::Activations;
 
-use crate::simd::Simd;
-use crate::simd::bytes::ByteSimd;
-use crate::supported_isa::{ByteKernel, Kernel};
+use crate::simd::bytes::{ByteKernel, ByteSimd};
+use crate::simd::{Kernel, Simd};
 use crate::team::Shared;
 
 /// Below this a unit counts as zeros: the inverse of its scale would not be finite.
@@ -270,6 +271,31 @@ const ANY: usize = usize::MAX;
 /// 45, 50 and 50.)
 const AHEAD: usize = 8192;
 
+/// R rows of activations from row r on with all tiles.
+struct RunOfTiles<'a, F, const PLANES: usize, const R: usize> {
+    of: &'a QuantTiles<'a>,
+    r: usize,
+    format: PhantomData<F>,
+}
+
+impl<F: Format, const PLANES: usize, const R: usize> ByteKernel for RunOfTiles<'_, F, PLANES, R> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: ByteSimd>(self) {
+        let Self { of, r, .. } = self;
+        for (i, tile) in of.bytes.chunks_exact(of.tiles.tile_bytes()).enumerate() {
+            // A vector has a lane for LANES of the 16 rows. Each part of them goes over the tile
+            // anew: it is in the caches by then, and the sums of one part fit the registers.
+            let mut part = 0;
+            while part < TILE_ROWS {
+                of.part::<S, F, PLANES, R>(tile, of.first + i, part, r);
+                part += S::LANES;
+            }
+        }
+    }
+}
+
 impl QuantTiles<'_> {
     #[inline(always)]
     unsafe fn format<S: ByteSimd, const ROUNDED: bool>(&self) {
@@ -301,11 +327,14 @@ impl QuantTiles<'_> {
     /// to compile.
     #[inline(always)]
     unsafe fn rounded<S: ByteSimd, F: Format>(&self, r: usize, n: usize) -> usize {
+        // Kernels of so many rows are compiled for those alone that have registers for them.
+        if const { S::X_ROWS >= 8 } && n >= 8 {
+            return match self.x.planes {
+                1 => self.run_of_tiles::<S, F, 1, 8>(r),
+                _ => self.run_of_tiles::<S, F, 2, 8>(r),
+            };
+        }
         match n {
-            n if n >= 8 && S::X_ROWS >= 8 && self.x.planes == 1 => {
-                self.run_of_tiles::<S, F, 1, 8>(r)
-            }
-            n if n >= 8 && S::X_ROWS >= 8 => self.run_of_tiles::<S, F, 2, 8>(r),
             n if n >= 4 => self.run_of_tiles::<S, F, ANY, 4>(r),
             n if n >= 2 => self.run_of_tiles::<S, F, ANY, 2>(r),
             _ if self.x.planes == 2 => self.run_of_tiles::<S, F, 2, 1>(r),
@@ -325,18 +354,11 @@ impl QuantTiles<'_> {
         &self,
         r: usize,
     ) -> usize {
-        for (i, tile) in self.bytes.chunks_exact(self.tiles.tile_bytes()).enumerate() {
-            // A vector has a lane for LANES of the 16 rows. Each part of them goes over the tile
-            // anew: it is in the caches by then, and the sums of one part fit the registers.
-            let mut part = 0;
-            while part < TILE_ROWS {
-                self.part::<S, F, PLANES, R>(tile, self.first + i, part, r);
-                part += S::LANES;
-            }
-        }
+        S::call_bytes(RunOfTiles::<F, PLANES, R> { of: self, r, format: PhantomData });
         R
     }
 
+    /// [`TILE_ROWS`] or fewer columns, as many as a vector has lanes, of R rows.
     #[inline(always)]
     unsafe fn part<S: ByteSimd, F: Format, const PLANES: usize, const R: usize>(
         &self,

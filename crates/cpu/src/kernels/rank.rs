@@ -1,7 +1,6 @@
 //! Numbers as whole numbers in the order of the contract, and a search by it.
 
-use crate::simd::{MAX_LANES, Simd};
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, MAX_LANES, Simd};
 
 /// Lower for a greater number, the same for both zeros; `nan` for not-a-number, which ranks above
 /// all with 0 and below all with [`u32::MAX`].

@@ -6,8 +6,7 @@
 
 use std::f32::consts::LN_2;
 
-use crate::simd::{Simd, math};
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, Simd, math};
 use crate::team::Shared;
 
 use super::vector::Blend;

@@ -3,8 +3,7 @@
 use longview_core::kv8;
 
 use crate::simd::elem::Elem;
-use crate::simd::{Simd, math};
-use crate::supported_isa::Kernel;
+use crate::simd::{Kernel, Simd, math};
 
 /// Runs the body for each vector of `len` elements, with its offset and its length, LANES but for
 /// the last.

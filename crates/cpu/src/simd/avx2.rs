@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::bytes::{ByteSimd, RowStarts};
-use super::{MAX_LANES, Simd};
+use super::bytes::{ByteKernel, ByteSimd, RowStarts};
+use super::{Kernel, MAX_LANES, Simd};
 
 /// The set of most x86-64 processors since 2013.
 #[derive(Clone, Copy)]
@@ -17,6 +17,12 @@ impl Simd for Avx2 {
     const MR: usize = 6;
     const NV: usize = 2;
     const SUM_ORDER: [usize; MAX_LANES] = [0, 1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {
@@ -190,6 +196,12 @@ impl ByteSimd for Avx2 {
     type I = __m256i;
     const BIASED: bool = false;
     const X_ROWS: usize = 4;
+
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn call_bytes<K: ByteKernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
 
     #[inline(always)]
     unsafe fn load_bytes(p: *const u8) -> __m256i {

@@ -5,9 +5,9 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::bytes::{ByteSimd, RowStarts};
+use super::bytes::{ByteKernel, ByteSimd, RowStarts};
 use super::pairs::PairSimd;
-use super::{MAX_LANES, Simd};
+use super::{Kernel, MAX_LANES, Simd};
 
 /// The set of Zen 4, Ice Lake and later; with `VNNI` also dot products of bytes.
 #[derive(Clone, Copy)]
@@ -35,12 +35,31 @@ unsafe fn widen_bf16(bits: __m256i) -> __m512 {
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
 }
 
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn call_vnni<K: ByteKernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<true>>()
+}
+
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn call_widened<K: ByteKernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<false>>()
+}
+
 impl<const VNNI: bool> Simd for Avx512<VNNI> {
     type V = __m512;
     const LANES: usize = 16;
     const MR: usize = 12;
     const NV: usize = 2;
     const SUM_ORDER: [usize; MAX_LANES] = [0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15];
+
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+        // Without products of bytes both are the same.
+        kernel.run::<Avx512<false>>()
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -266,6 +285,11 @@ impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {
     type I = __m512i;
     const BIASED: bool = VNNI;
     const X_ROWS: usize = 8;
+
+    #[inline(always)]
+    unsafe fn call_bytes<K: ByteKernel>(kernel: K) -> K::Output {
+        if VNNI { call_vnni(kernel) } else { call_widened(kernel) }
+    }
 
     #[inline(always)]
     unsafe fn load_bytes(p: *const u8) -> __m512i {

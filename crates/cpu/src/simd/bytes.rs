@@ -33,6 +33,18 @@ impl RowStarts for &[*const u8; MAX_LANES] {
     }
 }
 
+/// As [`Kernel`](super::Kernel), for products of quantised weights.
+pub(crate) trait ByteKernel {
+    /// What [`ByteKernel::run`] returns.
+    type Output;
+
+    /// As [`Kernel::run`](super::Kernel::run).
+    ///
+    /// # Safety
+    /// Called by [`ByteSimd::call_bytes`] only, which has the features of `S`.
+    unsafe fn run<S: ByteSimd>(self) -> Self::Output;
+}
+
 /// Vectors of `4 * LANES` bytes and of `LANES` whole numbers beside those of f32.
 ///
 /// # Safety
@@ -50,6 +62,9 @@ pub(crate) trait ByteSimd: Simd {
     const X_ROWS: usize;
     /// Whether [`ByteSimd::dot_two`] is less work than [`ByteSimd::dot`] twice.
     const TWO_ROWS: bool = false;
+
+    /// As [`Simd::call`].
+    unsafe fn call_bytes<K: ByteKernel>(kernel: K) -> K::Output;
 
     unsafe fn load_bytes(p: *const u8) -> Self::B;
     /// 16 bytes of each of the first `LANES` rows, from byte `at` of them on: lane l of register j

@@ -1,10 +1,10 @@
 //! Vectors of f32, one type per instruction set, and the traits that kernels are generic over.
 //!
-//! A kernel is written once over [`Simd`] and compiled once per instruction set:
-//! `SupportedIsa::run` enters it through a function that has its features, and every method here is
-//! `#[inline(always)]`, so that the intrinsics end up inside that function. That is also the one
-//! safety rule of this module: a method of a set may only run inside such an entry, and pointers
-//! must be valid for the lanes that are named.
+//! A [`Kernel`] is written once over [`Simd`] and compiled once per instruction set:
+//! `SupportedIsa::run` enters it through [`Simd::call`], a function that has the set's features,
+//! and every other method here is `#[inline(always)]`, so that the intrinsics end up inside that
+//! function. That is also the one safety rule of this module: a method of a set may only run inside
+//! such an entry, and pointers must be valid for the lanes that are named.
 #![allow(
     unsafe_op_in_unsafe_fn,
     reason = "every line is unsafe for the one reason in the module doc; blocks would add nothing"
@@ -40,6 +40,19 @@ const fn pairs_in_16_bits(bits: usize) -> usize {
     i16::MAX as usize / (2 * 127 * code)
 }
 
+/// Work that is written once for all instruction sets.
+pub(crate) trait Kernel {
+    /// What [`Kernel::run`] returns.
+    type Output;
+
+    /// Does the work; must be `#[inline(always)]`, with everything hot that it calls but for what
+    /// it hands to [`Simd::call`].
+    ///
+    /// # Safety
+    /// Called by [`Simd::call`] only, which has the features of `S`.
+    unsafe fn run<S: Simd>(self) -> Self::Output;
+}
+
 /// One vector instruction set.
 ///
 /// # Safety
@@ -60,6 +73,11 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// The order in which [`Simd::sums`] and [`Simd::sum`] add lanes: neighbours of this list, then
     /// neighbours of the results, and so on.
     const SUM_ORDER: [usize; MAX_LANES];
+
+    /// Runs a kernel in a function of its own, which has the set's features and is never inlined.
+    /// A kernel has its large parts run so: a function takes the compiler more time for each of its
+    /// loops, the more loops it has.
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output;
 
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;

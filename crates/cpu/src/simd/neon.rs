@@ -5,8 +5,8 @@ use std::arch::asm;
 
 use half::{bf16, f16};
 
-use super::bytes::ByteSimd;
-use super::{MAX_LANES, Simd};
+use super::bytes::{ByteKernel, ByteSimd};
+use super::{Kernel, MAX_LANES, Simd};
 
 /// The set of every 64-bit ARM processor, with products of bytes as `BYTES` says: [`WIDENED`],
 /// [`DOTS`] or [`MATRICES`].
@@ -21,12 +21,35 @@ pub(crate) const DOTS: u8 = 1;
 /// `dotprod`.
 pub(crate) const MATRICES: u8 = 2;
 
+#[inline(never)]
+unsafe fn call_widened<K: ByteKernel>(kernel: K) -> K::Output {
+    kernel.run::<Neon<WIDENED>>()
+}
+
+#[inline(never)]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn call_dots<K: ByteKernel>(kernel: K) -> K::Output {
+    kernel.run::<Neon<DOTS>>()
+}
+
+#[inline(never)]
+#[target_feature(enable = "neon,dotprod,i8mm")]
+unsafe fn call_matrices<K: ByteKernel>(kernel: K) -> K::Output {
+    kernel.run::<Neon<MATRICES>>()
+}
+
 impl<const BYTES: u8> Simd for Neon<BYTES> {
     type V = float32x4_t;
     const LANES: usize = 4;
     const MR: usize = 8;
     const NV: usize = 2;
     const SUM_ORDER: [usize; MAX_LANES] = [0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    #[inline(never)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+        // Without products of bytes all are the same, and need what every processor has.
+        kernel.run::<Neon<WIDENED>>()
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> float32x4_t {
@@ -186,6 +209,15 @@ impl<const BYTES: u8> ByteSimd for Neon<BYTES> {
     const BIASED: bool = false;
     const X_ROWS: usize = 8;
     const TWO_ROWS: bool = BYTES == MATRICES;
+
+    #[inline(always)]
+    unsafe fn call_bytes<K: ByteKernel>(kernel: K) -> K::Output {
+        match BYTES {
+            WIDENED => call_widened(kernel),
+            DOTS => call_dots(kernel),
+            _ => call_matrices(kernel),
+        }
+    }
 
     #[inline(always)]
     unsafe fn load_bytes(p: *const u8) -> uint8x16_t {

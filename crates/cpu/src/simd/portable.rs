@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 
-use super::bytes::ByteSimd;
+use super::bytes::{ByteKernel, ByteSimd};
 use super::pairs::PairSimd;
-use super::{MAX_LANES, Simd};
+use super::{Kernel, MAX_LANES, Simd};
 
 /// No intrinsics.
 #[derive(Clone, Copy)]
@@ -46,6 +46,11 @@ impl Simd for Portable {
     const MR: usize = 4;
     const NV: usize = 1;
     const SUM_ORDER: [usize; MAX_LANES] = [0, 4, 2, 6, 1, 5, 3, 7, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    #[inline(never)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F32x8 {
@@ -175,6 +180,11 @@ impl ByteSimd for Portable {
     type I = [i32; 8];
     const BIASED: bool = false;
     const X_ROWS: usize = 4;
+
+    #[inline(never)]
+    unsafe fn call_bytes<K: ByteKernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
 
     #[inline(always)]
     unsafe fn load_bytes(p: *const u8) -> [u32; 8] {
