@@ -1,10 +1,11 @@
 //! `cargo xtask ci`: everything that must hold before a commit lands, in stages that are timed.
 //!
-//! Cheap stages come first. Dependencies are built twice, once checked (clippy, rustdoc) and once
-//! compiled (build): tests, parity and the demo run in the dev profile, which optimises, because a
-//! release build of everything would cost more than it proves. Both go on side by side, each with a
-//! folder of its own, as cargo lets one call at a time into a folder: a chain of crates that wait
-//! for each other, which rustdoc is, leaves a core to the other.
+//! Cheap stages come first; building begins before them, as soon as its compilers are there.
+//! Dependencies are built twice, once checked (clippy, rustdoc) and once compiled (build): tests,
+//! parity and the demo run in the dev profile, which optimises, because a release build of
+//! everything would cost more than it proves. Both go on side by side, each with a folder of its
+//! own, as cargo lets one call at a time into a folder: a chain of crates that wait for each other,
+//! which rustdoc is, leaves a core to the other.
 //!
 //! Other stages seldom have work for more than one core too. The browser is such a chain: the
 //! module, the page, and questions to it one after the other; so are the models of threads and the
@@ -24,7 +25,7 @@ use crate::process::{Background, cargo, cpu_time, nicely, run as run_child, targ
 use crate::{clients, demo, kernels, models, package, parity, sanitize, setup, soak, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, package, kernels, clippy, rustdoc, build, models, \
+pub(crate) const ABOUT: &str = "stages compilers, setup, fmt, tidy, package, kernels, clippy, rustdoc, build, models, \
                                 sanitize, parity, soak, demo, clients, web, programs, tests, corpus; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
                                 rustdoc, tests across crates and of programs, published models, other clients, and the browser";
@@ -46,6 +47,7 @@ enum Work {
 
 /// In the order in which they run.
 pub(crate) const STAGES: &[Stage] = &[
+    Stage { name: COMPILERS, work: Work::Run(setup::compilers) },
     Stage { name: SETUP, work: Work::Run(set_up) },
     Stage { name: "fmt", work: Work::Run(fmt) },
     Stage { name: "tidy", work: Work::Run(tidy::stage) },
@@ -53,7 +55,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "kernels", work: Work::Run(kernels::stage) },
     Stage { name: "clippy", work: Work::Run(clippy) },
     Stage { name: "rustdoc", work: Work::Run(rustdoc) },
-    Stage { name: BUILD, work: Work::Beside(SETUP, build) },
+    Stage { name: BUILD, work: Work::Beside(COMPILERS, build) },
     Stage { name: "models", work: Work::Run(models::stage) },
     Stage { name: "sanitize", work: Work::Beside(BUILD, sanitize::stage_command) },
     Stage { name: "parity", work: Work::Beside(BUILD, parity::stage_command) },
@@ -77,6 +79,9 @@ const QUICK: &[Stage] = &[
     Stage { name: "parity", work: Work::Run(parity::stage) },
     Stage { name: "demo", work: Work::Run(demo::quick_check) },
 ];
+
+/// Behind it runs what needs nothing but compilers: the longest stages do not wait for a browser.
+const COMPILERS: &str = "compilers";
 
 /// Behind it runs what needs nothing but tools.
 const SETUP: &str = "setup";
@@ -150,7 +155,7 @@ fn build() -> Result<Command> {
 /// has not, of all programs: no test is in neither.
 const CORPUS: &str = "parity::";
 
-/// All tests but those of [`corpus`]: what they need was installed by the first stage.
+/// All tests but those of [`corpus`]: what they need was installed by the stage `setup`.
 fn tests() -> Result<()> {
     run_child(test_command().args(["--", "--skip", CORPUS]))
 }
@@ -258,9 +263,9 @@ fn names(outcomes: &[Outcome], result: &str) -> Vec<&'static str> {
 fn table(outcomes: &[Outcome], total: Duration, cpu: Option<Duration>) -> String {
     let told = |cpu: Option<Duration>| cpu.map_or_else(|| "-".into(), seconds);
     let line = |name: &str, result: &str, took: Duration, cpu| {
-        format!("{name:<8} {result:<8} {:>9} {:>9}\n", seconds(took), told(cpu))
+        format!("{name:<9} {result:<8} {:>9} {:>9}\n", seconds(took), told(cpu))
     };
-    let mut text = format!("{:<8} {:<8} {:>9} {:>9}\n", "stage", "result", "time", "CPU time");
+    let mut text = format!("{:<9} {:<8} {:>9} {:>9}\n", "stage", "result", "time", "CPU time");
     for outcome in outcomes {
         text += &line(outcome.name, outcome.result, outcome.took, outcome.cpu);
     }
@@ -315,10 +320,10 @@ mod tests {
             Outcome { name: "tests", result: "ok", took, cpu: None },
         ];
         let expected = "\
-stage    result        time  CPU time
-fmt      ok           1.2 s     2.5 s
-tests    ok           1.2 s         -
-total    ok           3.0 s     4.0 s
+stage     result        time  CPU time
+fmt       ok           1.2 s     2.5 s
+tests     ok           1.2 s         -
+total     ok           3.0 s     4.0 s
 ";
         let total = (Duration::from_secs(3), Some(Duration::from_secs(4)));
         assert_eq!(table(&outcomes, total.0, total.1), expected);

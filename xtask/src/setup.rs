@@ -33,7 +33,8 @@ pub(crate) enum Source {
     Packages(&'static str),
 }
 
-const TOOLS: &[Tool] = &[
+/// What building needs.
+const COMPILERS: &[Tool] = &[
     Tool { name: "cargo", probe: &["cargo", "--version"], source: Source::Rustup },
     Tool {
         name: "rustfmt",
@@ -53,6 +54,10 @@ const TOOLS: &[Tool] = &[
     },
     #[cfg(unix)]
     Tool { name: "C++ compiler", probe: &["c++", "--version"], source: Source::Packages("g++") },
+];
+
+/// What testing needs beside it.
+const TOOLS: &[Tool] = &[
     // Tests type into the chat as a person does.
     #[cfg(unix)]
     Tool { name: "tmux", probe: &["tmux", "-V"], source: Source::Packages("tmux") },
@@ -117,11 +122,17 @@ const TOOLS: &[Tool] = &[
     },
 ];
 
-/// The verb, and the first stage of CI.
+/// The first stage of CI: what building needs.
+pub(crate) fn compilers() -> Result<()> {
+    require(COMPILERS).map(drop)
+}
+
+/// The verb, and the second stage of CI.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     Parsed::parse(args, &[], &[])?;
-    let missing = require(TOOLS)?;
-    for tool in TOOLS {
+    let all = || COMPILERS.iter().chain(TOOLS);
+    let missing = require(all())?;
+    for tool in all() {
         let result = if missing.contains(&tool.name) { "installed" } else { "found" };
         println!("{}: {result}", tool.name);
     }
