@@ -32,6 +32,12 @@ export async function launch(more: string[] = [], webgpu = WEBGPU): Promise<Brow
   return chromium.launch({ executablePath, args: [...FLAGS, ...webgpu, ...more] });
 }
 
+/**
+ * Milliseconds that a click or a picture may take, four times the library's own: beside what CI
+ * compiles and computes on two slow cores, a picture of a whole page has taken more than 30 s.
+ */
+const PATIENCE = 120_000;
+
 export const DESKTOP = { width: 1280, height: 900 };
 export const PHONE = { width: 390, height: 844 };
 
@@ -50,6 +56,7 @@ export async function open(
   prepare: (page: Page) => Promise<void> = () => Promise.resolve(),
 ): Promise<Opened> {
   const context = await browser.newContext({ viewport: DESKTOP, ...options });
+  context.setDefaultTimeout(PATIENCE);
   const page = await context.newPage();
   const errors: string[] = [];
   page.on("pageerror", (error) => errors.push(error.message));
