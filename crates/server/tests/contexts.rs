@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Library, document, expected, question, serve, serve_template_with, serve_with,
+    Library, PATIENCE, document, expected, question, serve, serve_template_with, serve_with,
 };
 use longview_server::{Limits, ServerOptions};
 
@@ -205,7 +205,7 @@ fn a_context_goes_when_it_was_not_used_for_its_time() {
     };
     // A busy machine takes a second for these.
     assert_eq!([&stays, &goes, &pinned].map(status), [200; 3]);
-    let end = std::time::Instant::now() + Duration::from_secs(10);
+    let end = std::time::Instant::now() + PATIENCE;
     while status(&goes) != 404 {
         assert!(std::time::Instant::now() < end, "it goes");
         thread::sleep(Duration::from_millis(20));

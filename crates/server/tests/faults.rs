@@ -15,8 +15,8 @@ use longview_wgpu::{WgpuBackend, WgpuOptions};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Library, begin_device, begin_engine, document, expected, facts_of_model, logged, question,
-    read_answer, serve, serve_with,
+    Library, PATIENCE, begin_device, begin_engine, document, expected, facts_of_model, logged,
+    question, read_answer, serve, serve_with,
 };
 use longview_server::{Limits, ServerOptions};
 
@@ -73,7 +73,7 @@ fn a_fault_of_the_program_ends_one_request_alone() {
             let slots = slots.as_array().expect("a list of slots");
             slots.iter().filter(|slot| slot["n_decoded"].as_u64() > Some(2)).count() == 3
         };
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + PATIENCE;
         while !answers_of_three() {
             assert!(Instant::now() < end, "three are not answered at once");
             thread::sleep(Duration::from_millis(1));
@@ -132,7 +132,7 @@ fn five_hundred_clients_that_leave_at_any_moment_leave_nothing_behind() {
     });
     served.wait_for(RUNNING, 0.0);
     served.wait_for(WAITING, 0.0);
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     // What was read of the document is written after its client has left.
     while served.get("/props").json()["n_taken"] != 0 {
         assert!(Instant::now() < end, "a place is not given back");

@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, timeout};
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
-use crate::support::{Library, Served, document, facts_of_model, question, serve};
+use crate::support::{Library, PATIENCE, Served, document, facts_of_model, question, serve};
 
 const BLOCK: usize = 64;
 const TOPIC: &str = "kv@test";
@@ -120,7 +120,7 @@ impl Subscriber {
         };
         let wanted: BTreeSet<Vec<u32>> = texts.iter().flat_map(blocks).collect();
         let wanted: BTreeSet<&[u32]> = wanted.iter().map(Vec::as_slice).collect();
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + PATIENCE;
         while self.prefixes(tier) != wanted {
             let has = self.prefixes(tier).len();
             assert!(Instant::now() < end, "{tier}: has {has} blocks, not {}", wanted.len());
@@ -201,7 +201,7 @@ fn what_lies_on_disk_is_told_at_start_and_what_is_opened_when_it_is() {
     let answer = served.post("/v1/chat/completions", &asked);
     assert_eq!(answer.status, 200, "{answer:?}");
     let cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     let whole = &ids[..ids.len() / BLOCK * BLOCK];
     while !subscriber.prefixes("CPU").contains(whole) {
         assert!(Instant::now() < end, "it is in memory: {cached} tokens were known");
@@ -218,7 +218,7 @@ fn rows_on_the_device_are_told_as_such() {
     served.post("/v1/completions", &question(&text, &facts[0]));
     let ids = tokens(&text);
     let whole = &ids[..ids.len() / BLOCK * BLOCK];
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while !subscriber.prefixes("GPU").contains(whole) {
         assert!(Instant::now() < end, "it is on the device");
         subscriber.take(Duration::from_millis(200));
@@ -257,7 +257,7 @@ fn others_than_the_first_key_are_not_told_of() {
     assert_eq!(ask("one", &own).status, 200);
     let ids = tokens(&own);
     let whole = &ids[..ids.len() / BLOCK * BLOCK];
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while !subscriber.prefixes("CPU").contains(whole) {
         assert!(Instant::now() < end, "the first key's context is told");
         subscriber.take(Duration::from_millis(200));
@@ -273,7 +273,7 @@ fn missed_messages_are_asked_for_by_number() {
     let (text, facts) = document(20, 7);
     served.post("/v1/completions", &question(&text, &facts[0]));
     while subscriber.prefixes("CPU").is_empty() {
-        assert!(subscriber.take(Duration::from_secs(10)), "a message");
+        assert!(subscriber.take(PATIENCE), "a message");
     }
     let last = subscriber.next.expect("a number") - 1;
     let address = served.kv_events().1.expect("an address");
@@ -286,7 +286,7 @@ fn missed_messages_are_asked_for_by_number() {
         socket.send(ZmqMessage::try_from(asked).expect("frames")).await.expect("sent");
         let mut heard = Vec::new();
         loop {
-            let message = timeout(Duration::from_secs(10), socket.recv()).await.expect("in time");
+            let message = timeout(PATIENCE, socket.recv()).await.expect("in time");
             let frames = message.expect("a message").into_vec();
             let [empty, number, payload] = &frames[..] else { panic!("{} frames", frames.len()) };
             assert!(empty.is_empty());

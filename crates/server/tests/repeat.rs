@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Served, begin_model, document, facts_of_model, question, serve_with};
+use crate::support::{
+    PATIENCE, Served, begin_model, document, facts_of_model, question, serve_with,
+};
 use longview_server::{Limits, ServerOptions};
 
 /// Text and probabilities, as they were written.
@@ -171,7 +173,7 @@ fn chunks_are_cut_so_that_answers_go_on() {
         (served.send("POST", "/v1/completions", &[], &long.to_string()), Instant::now());
     served.wait_for("llamacpp:requests_processing", 1.0);
     while served.metric("llamacpp:n_decode_total") < 4.0 {
-        assert!(began.elapsed() < Duration::from_secs(20), "it answers");
+        assert!(began.elapsed() < PATIENCE, "it answers");
         thread::sleep(Duration::from_millis(2));
     }
     assert!(n_events(&served, 25) > 20, "somebody waits");

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{begin, document, expected, question, read_answer, serve, serve_with};
+use crate::support::{
+    PATIENCE, begin, document, expected, question, read_answer, serve, serve_with,
+};
 use longview_server::{Limits, ServerOptions};
 
 const RUNNING: &str = "llamacpp:requests_processing";
@@ -62,7 +64,7 @@ fn who_leaves_while_a_prompt_is_read_frees_the_place_and_what_was_read_stays() {
     let (text, facts) = document(250, 3);
     let body = question(&text, &facts[0]);
     let stream = served.send("POST", "/v1/completions", &[], &body.to_string());
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + PATIENCE;
     while served.metric("llamacpp:prompt_tokens_total") < 200.0 {
         assert!(Instant::now() < end, "it is read");
     }

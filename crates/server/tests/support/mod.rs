@@ -23,6 +23,10 @@ use serde_json::{Value, json};
 /// The context of the tests' servers.
 pub const CTX_SIZE: usize = 4096;
 
+/// How long a test waits for what must come. Nothing takes a tenth of it; but beside what else
+/// computes on two slow cores, 20 s have been too short.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
 /// A server that ends with the test.
 pub struct Served {
     server: Option<Server>,
@@ -203,7 +207,7 @@ impl Answer {
 
 impl Served {
     pub fn wait_until_ready(&self) {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + PATIENCE;
         while self.get("/health").status != 200 {
             assert!(Instant::now() < end, "it loads");
             std::thread::sleep(Duration::from_millis(5));
@@ -254,7 +258,7 @@ impl Served {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("it listens");
-        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a time");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
         stream
     }
 
@@ -267,7 +271,7 @@ impl Served {
 
     /// Waits until a gauge has a value.
     pub fn wait_for(&self, name: &str, value: f64) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + PATIENCE;
         while self.metric(name) != value {
             assert!(Instant::now() < end, "{name} becomes {value}, not {}", self.metric(name));
             std::thread::sleep(Duration::from_millis(5));
