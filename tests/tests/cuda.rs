@@ -305,14 +305,15 @@ fn a_device_lost_and_opened_again_goes_on_with_the_answer() {
     assert_eq!(answer, expected);
 }
 
-/// Commands that an answer takes on streams without graphs: up to the end of the prompt, and all.
+/// Commands that an answer takes on the stream of its steps without graphs: up to the end of the
+/// prompt, and all.
 fn n_commands(policy: &PolicyOptions) -> [u64; 2] {
     let backend = emulated(EmulatedOptions { has_graphs: false, ..Default::default() });
     let (mut engine, mut session) = load(&backend, SMALL, policy, DType::F16).expect("it loads");
     prefill(&mut engine, &mut session);
-    let before = backend.counters().device.submits;
+    let before = backend.driver().n_given();
     generate(&mut engine, &mut session, ANSWER).expect("decode");
-    [before, backend.counters().device.submits]
+    [before, backend.driver().n_given()]
 }
 
 /// Work that is refused when it is handed over was taken for done by everybody. The call says that
@@ -323,9 +324,7 @@ fn work_that_is_refused_changes_no_token() {
         let backend = emulated(EmulatedOptions::default());
         let expected = run(&backend, SMALL, &policy, DType::F16).1;
         let [begin, end] = n_commands(&policy);
-        // Behind six eighths a window is clustered whose clusters no step of this answer uses: a
-        // refusal there would show later.
-        for eighth in [1, 4, 6] {
+        for eighth in [1, 4, 6, 7] {
             let backend = emulated(EmulatedOptions {
                 refused_command: Some(begin + (end - begin) * eighth / 8),
                 has_graphs: false,

@@ -42,8 +42,8 @@ pub struct EmulatedOptions {
     /// Major and minor. Kernels are those of 7.5 below 8.0 and those of 8.0 from there on, and
     /// launch code chooses by it.
     pub compute_capability: (u32, u32),
-    /// Commands given to streams after which one is refused for want of memory; the device that is
-    /// opened again in its place refuses none.
+    /// Commands given to the first stream after which one is refused for want of memory; the device
+    /// that is opened again in its place refuses none.
     pub refused_command: Option<u64>,
     /// Whether there is a library that multiplies, and how.
     pub library: EmulatedLibrary,
@@ -96,6 +96,9 @@ pub enum EmulatedLibrary {
     Wrong,
 }
 
+/// The stream of a backend's own queue, which is made first.
+const FIRST: usize = 0;
+
 /// Smaller matrices than of so many rows the emulated library does not take.
 pub const LEAST_OUT: u32 = 9;
 
@@ -147,7 +150,7 @@ pub struct EmulatedDriver {
     n_copies: AtomicU64,
     /// Launches of kernels that read otherwise before compute capability 8.0.
     n_by_capability: AtomicU64,
-    /// Commands given to streams.
+    /// Commands given to the first stream.
     n_given: AtomicU64,
     /// Calls of each [`GraphCall`].
     n_graph_calls: [AtomicU64; 3],
@@ -260,8 +263,18 @@ impl EmulatedDriver {
         Ok(Task::Launch { kernel, grid, args })
     }
 
-    /// Refuses the command that is to be refused.
-    fn count_command(&self) -> DriverResult<()> {
+    /// Commands that the first stream was given.
+    pub fn n_given(&self) -> u64 {
+        self.n_given.load(Ordering::Relaxed)
+    }
+
+    /// Refuses the command that is to be refused. Of the first stream alone, because only one
+    /// thread gives it commands: which of them come between those of another depends on the time
+    /// things take.
+    fn count_command(&self, stream: &EmulatedStream) -> DriverResult<()> {
+        if stream.0 != FIRST {
+            return Ok(());
+        }
         let n = self.n_given.fetch_add(1, Ordering::Relaxed);
         if self.options.refused_command == Some(n) { Err(DriverError::OutOfMemory) } else { Ok(()) }
     }
@@ -480,7 +493,7 @@ impl Driver for EmulatedDriver {
     }
 
     unsafe fn run(&self, stream: &EmulatedStream, work: Work<'_>) -> DriverResult<()> {
-        self.count_command()?;
+        self.count_command(stream)?;
         // SAFETY: the caller's word.
         unsafe { self.give(stream, work) }
     }
@@ -515,7 +528,7 @@ impl Driver for EmulatedDriver {
     ) -> DriverResult<()> {
         self.count_graph_call(GraphCall::Launch)?;
         // All of it or nothing, as on a real device: what is refused is refused before the begin.
-        graph.0.iter().try_for_each(|_| self.count_command())?;
+        graph.0.iter().try_for_each(|_| self.count_command(stream))?;
         // SAFETY: the caller's word.
         graph.0.iter().try_for_each(|node| unsafe { self.give(stream, node.work()) })
     }
@@ -532,7 +545,7 @@ impl Driver for EmulatedDriver {
     }
 
     unsafe fn multiply(&self, stream: &EmulatedStream, call: &ProductCall) -> DriverResult<()> {
-        self.count_command()?;
+        self.count_command(stream)?;
         let error = if self.options.library == EmulatedLibrary::Wrong { 0.5 } else { 0.0 };
         if !self.options.runs_kernels {
             return Ok(());
