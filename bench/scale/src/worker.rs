@@ -190,17 +190,18 @@ impl Worker {
                 continue;
             }
             if let Job::Ask { ask, on_disk: OnDisk::NotAsked } = job
-                && let Some(begins) = self.asks_disk(ask.doc)
+                && let Some(opens) = self.asks_disk(ask.doc)
             {
                 self.waiting[at] = Job::Ask { ask, on_disk: OnDisk::Opening };
-                to_open.extend(begins.then_some(ask.doc));
+                to_open.extend(opens.then_some(ask.doc));
             }
             at += 1;
         }
         to_open
     }
 
-    /// Waits for a session that is being opened. `Some(true)`: it begins to be; `None`: not now.
+    /// Has a document's session opened, where that is not going on; returns whether. `None`: too
+    /// many are being opened.
     fn asks_disk(&mut self, doc: Doc) -> Option<bool> {
         if self.opening.contains(&doc) {
             return Some(false);

@@ -16,7 +16,7 @@ use crate::simd::avx512::Avx512;
 use crate::simd::bytes::{ByteKernel, ByteSimd};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::neon::{DOTS, MATRICES, Neon, WIDENED};
-use crate::simd::pairs::PairSimd;
+use crate::simd::pairs::{PairKernel, PairSimd};
 use crate::simd::portable::Portable;
 use crate::simd::{Kernel, Simd};
 
@@ -54,18 +54,6 @@ impl ByteProducts {
             _ => Self::Widened,
         }
     }
-}
-
-/// As [`Kernel`], for products of bf16.
-pub(crate) trait PairKernel {
-    /// What [`PairKernel::run`] returns.
-    type Output;
-
-    /// As [`Kernel::run`].
-    ///
-    /// # Safety
-    /// Called by [`SupportedIsa::run_pairs`] only, which guarantees the features of `S`.
-    unsafe fn run<S: PairSimd>(self) -> Self::Output;
 }
 
 impl SupportedIsa {
@@ -169,9 +157,9 @@ impl SupportedIsa {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as in `run`; `bf16` is only true where it was detected.
-            Isa::Avx512 if self.bf16 => unsafe { run_pairs_avx512(kernel) },
+            Isa::Avx512 if self.bf16 => unsafe { Avx512::<false>::call_pairs(kernel) },
             // SAFETY: as in `run`.
-            _ => unsafe { kernel.run::<Portable>() },
+            _ => unsafe { Portable::call_pairs(kernel) },
         }
     }
 
@@ -201,13 +189,6 @@ impl fmt::Display for SupportedIsa {
         };
         write!(f, "{}{more}", self.isa)
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-fn run_pairs_avx512<K: PairKernel>(kernel: K) -> K::Output {
-    // SAFETY: this function has the features.
-    unsafe { kernel.run::<Avx512<false>>() }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -270,11 +270,11 @@ impl<E: KvElem> AttendBlock<'_, E> {
             let part = first / PART;
             while first < limit.min((part + 1) * PART) {
                 let n = (limit - first).min(KEYS);
-                let (of, part) = (self, &scratch);
+                let (of, part, is_first) = (self, &scratch, first == start);
                 if self.is_few() {
-                    S::call(FewRows { of, part, first, n, is_first: first == start });
+                    S::call(KeyTile::<E, true> { of, part, first, n, is_first });
                 } else {
-                    S::call(ManyRows { of, part, first, n });
+                    S::call(KeyTile::<E, false> { of, part, first, n, is_first });
                 }
                 first += KEYS;
             }
@@ -433,38 +433,23 @@ impl<E: KvElem> AttendBlock<'_, E> {
     }
 }
 
-/// [`AttendBlock::few`].
-struct FewRows<'a, E> {
+/// A tile of n keys with few rows or with many.
+struct KeyTile<'a, E, const FEW: bool> {
     of: &'a AttendBlock<'a, E>,
     part: &'a Part,
     first: usize,
     n: usize,
+    /// Whether no tile comes before it.
     is_first: bool,
 }
 
-impl<E: KvElem> Kernel for FewRows<'_, E> {
+impl<E: KvElem, const FEW: bool> Kernel for KeyTile<'_, E, FEW> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        self.of.few::<S>(self.part, self.first, self.n, self.is_first);
-    }
-}
-
-/// [`AttendBlock::many`].
-struct ManyRows<'a, E> {
-    of: &'a AttendBlock<'a, E>,
-    part: &'a Part,
-    first: usize,
-    n: usize,
-}
-
-impl<E: KvElem> Kernel for ManyRows<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        self.of.many::<S>(self.part, self.first, self.n);
+        let Self { of, part, first, n, is_first } = self;
+        if FEW { of.few::<S>(part, first, n, is_first) } else { of.many::<S>(part, first, n) }
     }
 }
 

@@ -200,7 +200,8 @@ impl ByteKernel for CodeDots<'_> {
         if let Some(rounded) = rounded {
             assert!(rounded.vectors == n_q && rounded.width == k);
             let rows = Rows { all: all.as_ptr().cast(), ids, step };
-            Part { rounded, adds: false, rows: &rows, n, out, out_row }.run::<S>();
+            let to = StridedMut { at: out.as_mut_ptr(), row: out_row };
+            Part { rounded, adds: false, rows: &rows, n, to }.run::<S>();
             return;
         }
         let mut rounded = Rounded::NONE;
@@ -211,8 +212,9 @@ impl ByteKernel for CodeDots<'_> {
                 let own = |g: usize| &q[(first + g) * q_row + column..][..width];
                 rounded.round::<S>(vectors, width, own);
                 let rows = Rows { all: all.as_ptr().add(column).cast(), ids, step };
-                let (out, adds) = (&mut out[first * out_row..], column > 0);
-                Part { rounded: &rounded, adds, rows: &rows, n, out, out_row }.run::<S>();
+                let at = out[first * out_row..].as_mut_ptr();
+                let (to, adds) = (StridedMut { at, row: out_row }, column > 0);
+                Part { rounded: &rounded, adds, rows: &rows, n, to }.run::<S>();
             }
         }
     }
@@ -273,8 +275,8 @@ struct Part<'a> {
     adds: bool,
     rows: &'a Rows<'a>,
     n: usize,
-    out: &'a mut [f32],
-    out_row: usize,
+    /// The first product of each vector, which the others follow.
+    to: StridedMut,
 }
 
 impl Part<'_> {
@@ -299,7 +301,7 @@ impl Part<'_> {
         S::call_bytes(By { part: self, way: PhantomData::<W> });
     }
 
-    /// Rows of one unit: no sum leaves its register.
+    /// Rows of one unit or less: no sum leaves its register.
     #[inline(always)]
     unsafe fn narrow<S: ByteSimd>(&self, w: [S::B; 8], n: usize, to: StridedMut) {
         for g in 0..self.rounded.vectors {
@@ -307,60 +309,6 @@ impl Part<'_> {
             let both = [high.as_ptr(), low.as_ptr()];
             let sums = S::dot_two::<8, 8>(self.start::<S>(g), &w, 0, both);
             self.put::<S>(g, sums, n, to);
-        }
-    }
-
-    /// Rows of two units, where codes of both fit into registers beside the sums.
-    #[inline(always)]
-    unsafe fn two<S: ByteSimd>(&self, rows: impl RowStarts, n: usize, to: StridedMut) {
-        let width = self.rounded.width;
-        let units = [unit_codes::<S>(rows, 0, width), unit_codes::<S>(rows, UNIT, width)];
-        for g in 0..self.rounded.vectors {
-            let [high, low] = &self.rounded.bytes[g];
-            let mut sums = self.start::<S>(g);
-            for u in 0..2 {
-                let both = [high.as_ptr().add(u * UNIT), low.as_ptr().add(u * UNIT)];
-                sums = S::dot_two::<8, 8>(sums, &units[u], 0, both);
-            }
-            self.put::<S>(g, sums, n, to);
-        }
-    }
-
-    /// Rows of two units and vectors that are folded: half of the products. They are whole numbers,
-    /// so the sums are those of [`Self::two`].
-    #[inline(always)]
-    unsafe fn folded<S: ByteSimd>(&self, rows: impl RowStarts, n: usize, to: StridedMut) {
-        let first = unit_codes::<S>(rows, 0, 2 * UNIT);
-        let second = unit_codes::<S>(rows, UNIT, 2 * UNIT);
-        for g in 0..self.rounded.vectors {
-            let (mut w, is_second) = (first, &self.rounded.second[g]);
-            for j in 0..8 {
-                w[j] = S::select(is_second[j], second[j], first[j]);
-            }
-            let [high, low] = &self.rounded.bytes[g];
-            let both = [high.as_ptr(), low.as_ptr()];
-            let sums = S::dot_two::<8, 8>(self.start::<S>(g), &w, 0, both);
-            self.put::<S>(g, sums, n, to);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn wide<S: ByteSimd>(&self, rows: impl RowStarts, n: usize, to: StridedMut) {
-        let vectors = self.rounded.vectors;
-        let mut sums = [[S::zero_int(); 2]; VECTORS];
-        for g in 0..vectors {
-            sums[g] = self.start::<S>(g);
-        }
-        for column in (0..self.rounded.width).step_by(UNIT) {
-            let w = unit_codes::<S>(rows, column, self.rounded.width);
-            for g in 0..vectors {
-                let [high, low] = &self.rounded.bytes[g];
-                let both = [high.as_ptr().add(column), low.as_ptr().add(column)];
-                sums[g] = S::dot_two::<8, 8>(sums[g], &w, 0, both);
-            }
-        }
-        for g in 0..vectors {
-            self.put::<S>(g, sums[g], n, to);
         }
     }
 
@@ -397,13 +345,14 @@ trait Way {
     unsafe fn block<S: ByteSimd>(part: &Part<'_>, rows: impl RowStarts, n: usize, to: StridedMut);
 }
 
-/// Rows of two units and vectors that are folded.
+/// Rows of two units and vectors that are folded: half of the products. They are whole numbers, so
+/// the sums are those of [`Two`].
 enum Folded {}
 /// Rows of one unit.
 enum Unit {}
 /// Rows of less.
 enum Narrow {}
-/// Rows of up to two units, where registers have room for both.
+/// Rows of up to two units, where codes of both fit into registers beside the sums.
 enum Two {}
 /// Any rows.
 enum Wide {}
@@ -411,7 +360,18 @@ enum Wide {}
 impl Way for Folded {
     #[inline(always)]
     unsafe fn block<S: ByteSimd>(part: &Part<'_>, rows: impl RowStarts, n: usize, to: StridedMut) {
-        part.folded::<S>(rows, n, to);
+        let first = unit_codes::<S>(rows, 0, 2 * UNIT);
+        let second = unit_codes::<S>(rows, UNIT, 2 * UNIT);
+        for g in 0..part.rounded.vectors {
+            let (mut w, is_second) = (first, &part.rounded.second[g]);
+            for j in 0..8 {
+                w[j] = S::select(is_second[j], second[j], first[j]);
+            }
+            let [high, low] = &part.rounded.bytes[g];
+            let both = [high.as_ptr(), low.as_ptr()];
+            let sums = S::dot_two::<8, 8>(part.start::<S>(g), &w, 0, both);
+            part.put::<S>(g, sums, n, to);
+        }
     }
 }
 
@@ -432,14 +392,39 @@ impl Way for Narrow {
 impl Way for Two {
     #[inline(always)]
     unsafe fn block<S: ByteSimd>(part: &Part<'_>, rows: impl RowStarts, n: usize, to: StridedMut) {
-        part.two::<S>(rows, n, to);
+        let width = part.rounded.width;
+        let units = [unit_codes::<S>(rows, 0, width), unit_codes::<S>(rows, UNIT, width)];
+        for g in 0..part.rounded.vectors {
+            let [high, low] = &part.rounded.bytes[g];
+            let mut sums = part.start::<S>(g);
+            for u in 0..2 {
+                let both = [high.as_ptr().add(u * UNIT), low.as_ptr().add(u * UNIT)];
+                sums = S::dot_two::<8, 8>(sums, &units[u], 0, both);
+            }
+            part.put::<S>(g, sums, n, to);
+        }
     }
 }
 
 impl Way for Wide {
     #[inline(always)]
     unsafe fn block<S: ByteSimd>(part: &Part<'_>, rows: impl RowStarts, n: usize, to: StridedMut) {
-        part.wide::<S>(rows, n, to);
+        let vectors = part.rounded.vectors;
+        let mut sums = [[S::zero_int(); 2]; VECTORS];
+        for g in 0..vectors {
+            sums[g] = part.start::<S>(g);
+        }
+        for column in (0..part.rounded.width).step_by(UNIT) {
+            let w = unit_codes::<S>(rows, column, part.rounded.width);
+            for g in 0..vectors {
+                let [high, low] = &part.rounded.bytes[g];
+                let both = [high.as_ptr().add(column), low.as_ptr().add(column)];
+                sums[g] = S::dot_two::<8, 8>(sums[g], &w, 0, both);
+            }
+        }
+        for g in 0..vectors {
+            part.put::<S>(g, sums[g], n, to);
+        }
     }
 }
 
@@ -454,28 +439,27 @@ impl<W: Way> ByteKernel for By<'_, W> {
 
     #[inline(always)]
     unsafe fn run<S: ByteSimd>(self) {
-        let mut part = self.part;
-        let (rows, n, row) = (part.rows, part.n, part.out_row);
-        let out = std::mem::take(&mut part.out).as_mut_ptr();
+        let part = &self.part;
+        let (rows, n, StridedMut { at, row }) = (part.rows, part.n, part.to);
         rows.ask::<S>(0, AHEAD);
         let (mut i, whole) = (0, n - n % S::LANES);
         while i < whole {
-            let to = StridedMut { at: out.add(i), row };
+            let to = StridedMut { at: at.add(i), row };
             match rows.ids {
                 Some(_) => {
                     rows.ask::<S>(i + AHEAD, S::LANES);
-                    W::block::<S>(&part, &rows.starts(i, S::LANES), S::LANES, to);
+                    W::block::<S>(part, &rows.starts(i, S::LANES), S::LANES, to);
                 }
                 None => {
                     let first = rows.all.add(i * rows.step);
-                    W::block::<S>(&part, InTurn { first, step: rows.step }, S::LANES, to);
+                    W::block::<S>(part, InTurn { first, step: rows.step }, S::LANES, to);
                 }
             }
             i += S::LANES;
         }
         if i < n {
-            let to = StridedMut { at: out.add(i), row };
-            W::block::<S>(&part, &rows.starts(i, n - i), n - i, to);
+            let to = StridedMut { at: at.add(i), row };
+            W::block::<S>(part, &rows.starts(i, n - i), n - i, to);
         }
     }
 }

@@ -86,35 +86,23 @@ impl<E: Elem> Kernel for Matvec<'_, E> {
     }
 }
 
-/// R rows of activations from row r on, of O rows of weights at a time from begin to end.
-struct Blocks<'a, E, const R: usize, const O: usize> {
+/// R rows of activations from row r on, with O rows of weights at a time from begin to end, or in
+/// slices of columns.
+struct Rows<'a, E, const R: usize, const O: usize, const SLICED: bool> {
     of: &'a Matvec<'a, E>,
     x: *const f32,
     r: usize,
 }
 
-impl<E: Elem, const R: usize, const O: usize> Kernel for Blocks<'_, E, R, O> {
+impl<E: Elem, const R: usize, const O: usize, const SLICED: bool> Kernel
+    for Rows<'_, E, R, O, SLICED>
+{
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        self.of.in_blocks::<S, R, O>(self.x, self.r);
-    }
-}
-
-/// The same in slices of columns.
-struct Slices<'a, E, const R: usize, const O: usize> {
-    of: &'a Matvec<'a, E>,
-    x: *const f32,
-    r: usize,
-}
-
-impl<E: Elem, const R: usize, const O: usize> Kernel for Slices<'_, E, R, O> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        self.of.in_slices::<S, R, O>(self.x, self.r);
+        let Self { of, x, r } = self;
+        if SLICED { of.in_slices::<S, R, O>(x, r) } else { of.in_blocks::<S, R, O>(x, r) }
     }
 }
 
@@ -153,12 +141,12 @@ impl<E: Elem> Matvec<'_, E> {
 
     #[inline(always)]
     unsafe fn blocks<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
-        S::call(Blocks::<E, R, O> { of: self, x, r });
+        S::call(Rows::<E, R, O, false> { of: self, x, r });
     }
 
     #[inline(always)]
     unsafe fn slices<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
-        S::call(Slices::<E, R, O> { of: self, x, r });
+        S::call(Rows::<E, R, O, true> { of: self, x, r });
     }
 
     #[inline(always)]

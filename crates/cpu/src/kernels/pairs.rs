@@ -9,9 +9,8 @@ use std::ops::Range;
 
 use half::bf16;
 
-use crate::simd::pairs::PairSimd;
+use crate::simd::pairs::{PairKernel, PairSimd};
 use crate::simd::{Kernel, MAX_LANES, Simd};
-use crate::supported_isa::PairKernel;
 use crate::team::Shared;
 
 use super::gemm::{CHUNK, SIDE, totals};

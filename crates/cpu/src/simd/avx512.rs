@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::bytes::{ByteKernel, ByteSimd, RowStarts};
-use super::pairs::PairSimd;
+use super::pairs::{PairKernel, PairSimd};
 use super::{Kernel, MAX_LANES, Simd};
 
 /// The set of Zen 4, Ice Lake and later; with `VNNI` also dot products of bytes.
@@ -427,9 +427,16 @@ impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {
     }
 }
 
-/// Behind [`crate::supported_isa::SupportedIsa::run_pairs`], which has AVX512-BF16.
+/// Behind [`PairSimd::call_pairs`], which has AVX512-BF16.
 impl<const VNNI: bool> PairSimd for Avx512<VNNI> {
     type P = __m512bh;
+
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+    unsafe fn call_pairs<K: PairKernel>(kernel: K) -> K::Output {
+        // Without products of bytes both are the same.
+        kernel.run::<Avx512<false>>()
+    }
 
     #[inline(always)]
     unsafe fn load_pairs(p: *const bf16) -> __m512bh {

@@ -4,6 +4,18 @@ use half::bf16;
 
 use super::Simd;
 
+/// As [`Kernel`](super::Kernel), for products of bf16.
+pub(crate) trait PairKernel {
+    /// What [`PairKernel::run`] returns.
+    type Output;
+
+    /// As [`Kernel::run`](super::Kernel::run).
+    ///
+    /// # Safety
+    /// Called by [`PairSimd::call_pairs`] only, which has the features of `S`.
+    unsafe fn run<S: PairSimd>(self) -> Self::Output;
+}
+
 /// Vectors of `2 * LANES` numbers of bf16 beside those of f32.
 ///
 /// # Safety
@@ -12,6 +24,9 @@ use super::Simd;
 pub(crate) trait PairSimd: Simd {
     /// Two numbers in each lane.
     type P: Copy;
+
+    /// As [`Simd::call`].
+    unsafe fn call_pairs<K: PairKernel>(kernel: K) -> K::Output;
 
     unsafe fn load_pairs(p: *const bf16) -> Self::P;
     /// The first `n` numbers, then zeros.

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::bytes::{ByteKernel, ByteSimd};
-use super::pairs::PairSimd;
+use super::pairs::{PairKernel, PairSimd};
 use super::{Kernel, MAX_LANES, Simd};
 
 /// No intrinsics.
@@ -275,6 +275,11 @@ impl ByteSimd for Portable {
 
 impl PairSimd for Portable {
     type P = [bf16; 16];
+
+    #[inline(never)]
+    unsafe fn call_pairs<K: PairKernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
 
     #[inline(always)]
     unsafe fn load_pairs(p: *const bf16) -> [bf16; 16] {

@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 /// The context of the tests' servers.
 pub const CTX_SIZE: usize = 4096;
 
-/// How long a test waits for what must come. Nothing takes a tenth of it; but beside what else
-/// computes on two slow cores, 20 s have been too short.
+/// How long a test waits for what must come. Alone nothing takes a tenth of it; beside compilers on
+/// two slow cores, 20 s have been too short.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A server that ends with the test.
