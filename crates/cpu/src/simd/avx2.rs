@@ -11,6 +11,13 @@ use super::{Kernel, MAX_LANES, Simd};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 
+/// The mask of the first `n` lanes.
+#[inline(always)]
+unsafe fn first(n: usize) -> __m256i {
+    let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), lanes)
+}
+
 impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
@@ -35,8 +42,18 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize) -> __m256 {
+        _mm256_maskload_ps(p, first(n))
+    }
+
+    #[inline(always)]
     unsafe fn store(p: *mut f32, v: __m256) {
         _mm256_storeu_ps(p, v);
+    }
+
+    #[inline(always)]
+    unsafe fn store_n(p: *mut f32, n: usize, v: __m256) {
+        _mm256_maskstore_ps(p, first(n), v);
     }
 
     #[inline(always)]
