@@ -37,8 +37,9 @@ fn all(parsed: &Parsed) -> Result<()> {
     if let Some(option) = TAKES_VALUE.iter().find(|option| parsed.value(option).is_some()) {
         return Err(UsageError(format!("--all takes everything: leave out {option}")).into());
     }
-    let mut command = cargo("test --workspace --all-features --test runtime --test backend --");
-    command.args(["parity::", "give_the_same"]);
+    let mut command =
+        cargo("test --workspace --all-features --lib --test runtime --test backend --");
+    command.args(["parity::", "give_the_same", "attention::"]);
     run_child(command.env("LONGVIEW_ALL_CASES", "1"))
 }
 

@@ -257,12 +257,11 @@ fn a_list_in_splits_is_the_list_in_one() {
 
 #[test]
 fn a_list_of_20_000_rows() {
-    for (heads, dtype) in
-        [([4, 2, 64], DType::F16), ([12, 12, 32], DType::BF16), ([16, 1, 20], DType::F32)]
-    {
+    let cases = [([4, 2, 64], DType::F16), ([12, 12, 32], DType::BF16), ([16, 1, 20], DType::F32)];
+    for (i, (heads, dtype)) in cases.into_iter().enumerate() {
         let data = Data::new(heads, dtype, 1, 20_100);
         let lists = lists(&data, 20_000);
-        for backend in common::levels() {
+        for backend in common::levels_of_case(i) {
             with_reference(&backend, &data, |device| {
                 device.list(&lists, 20_000, false);
                 device.list(&lists[..], 20_050, true);
@@ -279,7 +278,7 @@ fn entries_of_some_tokens_stand_for_several_keys() {
         ([16, 2, 64], DType::F16, 700),
         ([4, 2, 20], DType::F16, 20_000),
     ];
-    for (heads, dtype, n) in cases {
+    for (i, (heads, dtype, n)) in cases.into_iter().enumerate() {
         let data = Data::new(heads, dtype, 4, n as u32 + 100);
         let lists = lists(&data, n);
         let mut rng = SplitMix64::new(9);
@@ -288,7 +287,7 @@ fn entries_of_some_tokens_stand_for_several_keys() {
         some[n / 3..n / 2].fill(0);
         some[n / 2] = u32::MAX;
         let weights = [Some(some), None, Some(vec![0; len]), Some(vec![1; len])];
-        for backend in common::levels() {
+        for backend in common::levels_of_case(i) {
             with_reference(&backend, &data, |device| device.lists(&lists, n, &weights, false));
             with_reference(&backend, &data, |device| {
                 device.lists(&lists, n, &[None, None, None, None], false);
@@ -300,9 +299,10 @@ fn entries_of_some_tokens_stand_for_several_keys() {
 
 #[test]
 fn one_token_over_a_long_run() {
-    for (heads, dtype) in [([14, 2, 64], DType::F16), ([9, 1, 33], DType::F16)] {
+    let cases = [([14, 2, 64], DType::F16), ([9, 1, 33], DType::F16)];
+    for (i, (heads, dtype)) in cases.into_iter().enumerate() {
         let data = Data::new(heads, dtype, 1, 20_000);
-        for backend in common::levels() {
+        for backend in common::levels_of_case(i) {
             with_reference(&backend, &data, |device| {
                 device.chunk(3..19993, i32::MAX, false);
                 device.chunk(0..3, i32::MAX, true);
@@ -321,10 +321,10 @@ fn a_chunk_in_tiles_is_the_whole() {
         ([2, 2, 24], DType::F32, 130, 600),
         ([2, 1, 27], DType::F16, 33, 600),
     ];
-    for (heads, dtype, n_tokens, n_rows) in cases {
+    for (i, (heads, dtype, n_tokens, n_rows)) in cases.into_iter().enumerate() {
         let data = Data::new(heads, dtype, n_tokens, n_rows);
         let causal = n_rows as i32 - n_tokens as i32;
-        for backend in common::levels() {
+        for backend in common::levels_of_case(i) {
             with_reference(&backend, &data, |device| device.chunk(0..n_rows, causal, false));
             let [mut a, mut b] = [OnDevice::new(&backend, &data), OnDevice::new(&backend, &data)];
             a.chunk(0..n_rows, causal, false);
@@ -359,7 +359,7 @@ fn heads_of_any_width_and_groups_of_any_size() {
         ([2, 1, 1], DType::F16),
         ([27, 1, 16], DType::F32),
     ];
-    for (heads, dtype) in cases {
+    for (i, (heads, dtype)) in cases.into_iter().enumerate() {
         let data = Data::new(heads, dtype, 40, 330);
         let one = Data {
             n_tokens: 1,
@@ -367,7 +367,7 @@ fn heads_of_any_width_and_groups_of_any_size() {
             ..data.clone()
         };
         let lists = lists(&one, 300);
-        for backend in common::levels() {
+        for backend in common::levels_of_case(i) {
             with_reference(&backend, &data, |device| device.chunk(0..330, 290, false));
             with_reference(&backend, &one, |device| device.list(&lists, 320, false));
         }

@@ -98,6 +98,17 @@ pub fn levels() -> Vec<WgpuBackend> {
     ShaderLevel::ALL.into_iter().filter_map(open).collect()
 }
 
+/// The devices for case `i` of a test whose cases compile kernels of their own: levels take turns.
+/// `LONGVIEW_ALL_CASES` in the environment has every level take all.
+pub fn levels_of_case(i: usize) -> Vec<WgpuBackend> {
+    let mut levels = levels();
+    if levels.is_empty() || std::env::var_os("LONGVIEW_ALL_CASES").is_some() {
+        return levels;
+    }
+    let n_levels = levels.len();
+    vec![levels.swap_remove(i % n_levels)]
+}
+
 /// Compares cases, with their buffers laid out as planned, with the reference at every level of the
 /// device.
 pub fn check(cases: Vec<(Case, Plan)>) {
