@@ -1,11 +1,10 @@
 //! `cargo xtask ci`: everything that must hold before a commit lands, in stages that are timed.
 //!
 //! Cheap stages come first; building begins before them, as soon as its compilers are there.
-//! Dependencies are built twice, once checked (clippy, rustdoc) and once compiled (build): tests,
-//! parity and the demo run in the dev profile, which optimises, because a release build of
-//! everything would cost more than it proves. Both go on side by side, each with a folder of its
-//! own, as cargo lets one call at a time into a folder: a chain of crates that wait for each other,
-//! which rustdoc is, leaves a core to the other.
+//! Everything is compiled once, in the dev profile, by a compiler that checks and documents our
+//! crates on the way (see [`lints`]): a release build of everything would cost more than it proves,
+//! and to check all dependencies once more, as clippy and rustdoc do by themselves, took a tenth of
+//! a run. These two are stages for whoever wants nothing else (`--only clippy,rustdoc`).
 //!
 //! Other stages seldom have work for more than one core too. The browser is such a chain: the
 //! module, the page, and questions to it one after the other; so are the models of threads and the
@@ -14,7 +13,7 @@
 //! ops on emulated devices, a quarter of what the tests compute. It looks at no clock and has the
 //! lowest priority, so it takes the time in which they wait for something.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -22,11 +21,13 @@ use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::process::{Background, cargo, cpu_time, nicely, run as run_child, target_directory};
-use crate::{clients, demo, kernels, models, package, parity, sanitize, setup, soak, tidy, web};
+use crate::{
+    clients, demo, kernels, lints, models, package, parity, sanitize, setup, soak, tidy, web,
+};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages compilers, setup, fmt, tidy, package, kernels, clippy, rustdoc, build, models, \
-                                sanitize, parity, soak, demo, clients, web, programs, tests, corpus; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
+pub(crate) const ABOUT: &str = "stages compilers, setup, fmt, tidy, package, kernels, build, models, \
+                                sanitize, parity, soak, demo, clients, web, programs, tests, corpus; stops at the first that fails; clippy and rustdoc, which build does on the way, by --only. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
                                 rustdoc, tests across crates and of programs, published models, other clients, and the browser";
 
@@ -53,8 +54,6 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "tidy", work: Work::Run(tidy::stage) },
     Stage { name: "package", work: Work::Run(package::stage) },
     Stage { name: "kernels", work: Work::Run(kernels::stage) },
-    Stage { name: "clippy", work: Work::Run(clippy) },
-    Stage { name: "rustdoc", work: Work::Run(rustdoc) },
     Stage { name: BUILD, work: Work::Beside(COMPILERS, build) },
     Stage { name: "models", work: Work::Run(models::stage) },
     Stage { name: "sanitize", work: Work::Beside(BUILD, sanitize::stage_command) },
@@ -66,6 +65,12 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "programs", work: Work::Beside(WEB, web::programs_command) },
     Stage { name: TESTS, work: Work::Run(tests) },
     Stage { name: "corpus", work: Work::Beside(BUILD, corpus) },
+];
+
+/// What `build` does on the way, alone.
+const CHECKS: &[Stage] = &[
+    Stage { name: "clippy", work: Work::Run(clippy) },
+    Stage { name: "rustdoc", work: Work::Run(rustdoc) },
 ];
 
 /// What a change is tried with while it is made, on a tree that was built before.
@@ -107,8 +112,11 @@ struct Outcome {
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let parsed = Parsed::parse(args, &["--keep-going", "--quick"], &["--only"])?;
-    let all = if parsed.has("--quick") { QUICK } else { STAGES };
-    let stages = chosen(all, parsed.value("--only"))?;
+    let is_quick = parsed.has("--quick");
+    let stages = chosen(if is_quick { QUICK } else { STAGES }, parsed.value("--only"))?;
+    if !is_quick && std::env::var_os(lints::VARIABLE).is_none() {
+        return with_lints(args);
+    }
     let (start, cpu) = (Instant::now(), cpu_time());
     let outcomes = run_stages(&stages, parsed.has("--keep-going"));
     print!("\n{}", table(&outcomes, start.elapsed(), since(cpu)));
@@ -119,6 +127,13 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let quick = if parsed.has("--quick") { " --quick" } else { "" };
     let list = (failed.join(", "), failed.join(","));
     bail!("failed: {}; again with `cargo xtask ci{quick} --only {}`", list.0, list.1)
+}
+
+/// The verb once more, in a program from which all that calls cargo inherits the compiler.
+fn with_lints(args: &[String]) -> Result<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let status = command.arg("ci").args(args).envs(lints::variables()?).status()?;
+    std::process::exit(status.code().unwrap_or(1))
 }
 
 /// What every stage needs, the browser's too: whatever is missing is installed in one go.
@@ -133,12 +148,9 @@ fn fmt() -> Result<()> {
     run_child(&mut cargo("fmt --check --manifest-path integrations/dynamo/worker/Cargo.toml"))
 }
 
-/// What clippy is told.
-const CLIPPY: [&str; 2] = ["-D", "warnings"];
-
 fn clippy() -> Result<()> {
     let mut command = cargo("clippy --workspace --all-targets --target-dir");
-    run_child(command.arg(checked()?).arg("--").args(CLIPPY))
+    run_child(command.arg(checked()?).arg("--").args(lints::CLIPPY))
 }
 
 /// Where cargo keeps what it checks. While it compiles, nobody else gets into that folder.
@@ -146,7 +158,7 @@ fn checked() -> Result<PathBuf> {
     Ok(target_directory()?.join("checked"))
 }
 
-/// Compiles all that runs.
+/// Compiles all that runs, by the compiler of [`lints`].
 fn build() -> Result<Command> {
     Ok(cargo("test --workspace --all-features --no-run"))
 }
@@ -181,28 +193,23 @@ fn test_command() -> Command {
 fn rustdoc() -> Result<()> {
     let mut command = cargo("doc --workspace --all-features --no-deps --target-dir");
     command.arg(checked()?);
-    if let Some(driver) = clippy_driver() {
-        command.env("RUSTC_WORKSPACE_WRAPPER", driver);
-        command.env("CLIPPY_ARGS", CLIPPY.map(|arg| format!("{arg}__CLIPPY_HACKERY__")).concat());
+    if let Some(driver) = lints::of_toolchain("clippy-driver") {
+        command.env(lints::VARIABLE, driver).env(lints::CLIPPY_ARGS, lints::clippy_args());
     }
     run_child(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// What clippy runs in place of the compiler: beside cargo, where rustup has put both.
-fn clippy_driver() -> Option<PathBuf> {
-    let name = format!("clippy-driver{}", std::env::consts::EXE_SUFFIX);
-    let driver = Path::new(&std::env::var_os("CARGO")?).with_file_name(name);
-    driver.exists().then_some(driver)
-}
-
 fn chosen(all: &'static [Stage], only: Option<&str>) -> Result<Vec<&'static Stage>> {
     let Some(only) = only else { return Ok(all.iter().collect()) };
+    let all =
+        all.iter().chain(CHECKS.iter().filter(|check| !all.iter().any(|s| s.name == check.name)));
+    let all: Vec<_> = all.collect();
     let known: Vec<_> = all.iter().map(|stage| stage.name).collect();
     if let Some(name) = only.split(',').find(|name| !known.contains(name)) {
         let message = format!("unknown stage '{name}': one of {}", known.join(", "));
         return Err(UsageError(message).into());
     }
-    Ok(all.iter().filter(|stage| only.split(',').any(|name| name == stage.name)).collect())
+    Ok(all.into_iter().filter(|stage| only.split(',').any(|name| name == stage.name)).collect())
 }
 
 fn run_stages(stages: &[&Stage], keep_going: bool) -> Vec<Outcome> {

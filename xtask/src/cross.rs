@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::debian;
+use crate::lints;
 use crate::process::cargo as own_cargo;
 use crate::setup::Tool;
 
@@ -30,6 +31,7 @@ impl Target {
         if self.is_of_rustup() {
             let mut command = own_cargo(args);
             command.args(["--target", triple]).envs(self.linker_variable());
+            command.env_remove(lints::VARIABLE);
             return Ok(command);
         }
         let instead = format!("run `rustup target add {triple}`");

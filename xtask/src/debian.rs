@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::lints;
 use crate::process::{root, succeeds};
 use crate::setup::{self, Source, Tool};
 
@@ -38,6 +39,7 @@ pub(crate) fn cargo(instead: &str) -> Result<Command> {
     for name in ["RUSTC", "RUSTUP_TOOLCHAIN", "RUSTDOC", "RUSTFLAGS", "RUSTC_WRAPPER"] {
         command.env_remove(name);
     }
+    command.env_remove(lints::VARIABLE);
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("/usr/bin:{path}"));
     command.env("RUSTC_BOOTSTRAP", "1");

@@ -17,6 +17,7 @@ mod demo;
 mod fuzz;
 mod gpu;
 mod kernels;
+mod lints;
 mod measure;
 mod models;
 mod package;
@@ -86,7 +87,8 @@ const VERBS: &[Verb] = &[
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match dispatch(&args) {
+    let result = if lints::is_call(&args) { lints::run(&args) } else { dispatch(&args) };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error),
     }

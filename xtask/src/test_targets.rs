@@ -52,6 +52,12 @@ fn listed(manifest: &str) -> Vec<&str> {
     tables.filter_map(|table| table.split("path = \"").nth(1)?.split('"').next()).collect()
 }
 
+/// The files beside `src` that modules of a library name by their paths.
+fn modules(library: &str) -> Vec<&str> {
+    let paths = library.lines().filter_map(|line| line.strip_prefix("#[path = \"../"));
+    paths.filter_map(|rest| rest.strip_suffix("\"]")).collect()
+}
+
 /// The roots of a package's test programs.
 fn roots(package: &Path, manifest: &str) -> Vec<PathBuf> {
     let tests = package.join("tests");
@@ -62,6 +68,9 @@ fn roots(package: &Path, manifest: &str) -> Vec<PathBuf> {
             entries.map(|entry| entry.path()).flat_map(|path| [path.join("main.rs"), path]),
         );
     }
+    // Tests that a library compiles as a module of its own.
+    let library = fs::read_to_string(package.join("src/lib.rs")).unwrap_or_default();
+    roots.extend(modules(&library).into_iter().map(|path| package.join(path)));
     roots.retain(|path| path.is_file());
     roots
 }
@@ -108,4 +117,5 @@ fn programs_are_read_from_a_manifest() {
     let manifest =
         "[package]\n[[test]]\nname = \"a\"\npath = \"tests/a.rs\"\n[[test]]\npath = \"b\"";
     assert_eq!(listed(manifest), ["tests/a.rs", "b"]);
+    assert_eq!(modules("#[path = \"../tests/a.rs\"]\nmod a;\nmod b;\n"), ["tests/a.rs"]);
 }

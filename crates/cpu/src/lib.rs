@@ -58,6 +58,14 @@ mod team;
 mod views;
 mod weight;
 
+// Tests of what is public, as of another crate. Compiled here, they run kernels with the standard
+// library's checks of unsafe code, which the library that other crates link goes without.
+#[cfg(test)]
+extern crate self as longview_cpu;
+#[cfg(test)]
+#[path = "../tests/backend.rs"]
+mod backend_tests;
+
 pub use backend::{CpuBackend, CpuOptions};
 pub use buffer::CpuBuffer;
 pub use error::CpuError;

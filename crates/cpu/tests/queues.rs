@@ -7,7 +7,7 @@ use longview_ops::{
     Activations, Backend, DeviceBuffer, Embed, EmbedParams, OpError, View, ViewMut, WeightSource,
 };
 
-use crate::common;
+use super::common;
 
 fn backend(threads: usize) -> CpuBackend {
     CpuBackend::new(CpuOptions { threads, isa: None }).unwrap()
