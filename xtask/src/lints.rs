@@ -233,8 +233,8 @@ mod tests {
 
     /// As cargo calls the compiler for a library with a feature.
     const LIBRARY: &str = "--crate-name a --edition=2024 src/lib.rs --error-format=json \
-                           --json=diagnostic-rendered-ansi,artifacts,future-incompat --crate-type lib \
-                           --emit=dep-info,metadata,link -C opt-level=2 --deny=unused_must_use \
+                           --json=diagnostic-rendered-ansi,artifacts,future-incompat \
+                           --crate-type lib --emit=dep-info,metadata,link -C opt-level=2 --deny=unused_must_use \
                            --warn=clippy::all --cfg feature=\"shared\" --check-cfg cfg(loom) \
                            -C metadata=1 --out-dir t/deps -L dependency=t/deps \
                            --extern b=t/deps/libb.rmeta";

@@ -43,9 +43,9 @@ fn all(parsed: &Parsed) -> Result<()> {
     run_child(command.env("LONGVIEW_ALL_CASES", "1"))
 }
 
-/// The quick stage, by the binary that the tests built: the CPU, a Vulkan device and the emulation of
-/// CUDA must be there. A prime number does not fall in step with the loops that the corpus is made
-/// of.
+/// The quick stage, by the binary that the tests built: the CPU, a Vulkan device and the emulation
+/// of CUDA must be there. A prime number does not fall in step with the loops that the corpus is
+/// made of.
 pub(crate) fn stage() -> Result<()> {
     run_child(&mut sample("13")?)
 }

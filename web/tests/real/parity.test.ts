@@ -1,7 +1,7 @@
 // The operations' corpus in the browser: its WGSL compiler and adapter against the f64 reference.
 //
-// A prime share of the cases, at least one of each operation: a software adapter takes seconds for the
-// pipelines of one. The native tests run all of them on a WGSL device.
+// A prime share of the cases, at least one of each operation: a software adapter takes seconds for
+// the pipelines of one. The native tests run all of them on a WGSL device.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
