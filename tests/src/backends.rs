@@ -127,13 +127,22 @@ pub fn not_run() {
 /// # Panics
 /// If there is no adapter and nobody said that there need not be one.
 pub fn wgpu() -> Option<Arc<WgpuBackend>> {
+    wgpu_with(WgpuOptions::default())
+}
+
+/// The same for a test that counts bytes: memory and copies are real, and the kernels of one shader
+/// do not run.
+pub fn wgpu_without(shader: &'static str) -> Option<Arc<WgpuBackend>> {
+    wgpu_with(WgpuOptions { left_out: Some(shader), ..WgpuOptions::default() })
+}
+
+fn wgpu_with(options: WgpuOptions) -> Option<Arc<WgpuBackend>> {
     if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
         not_run();
         return None;
     }
     let shader_level = wgpu_shader_level().unwrap_or_else(|e| panic!("LONGVIEW_TIER: {e}"));
-    let options = WgpuOptions { shader_level, ..WgpuOptions::default() };
-    match pollster::block_on(WgpuBackend::new(&options)) {
+    match pollster::block_on(WgpuBackend::new(&WgpuOptions { shader_level, ..options })) {
         Ok(backend) => Some(Arc::new(backend)),
         Err(e) => panic!("{e}; set LONGVIEW_NO_GPU to go without"),
     }

@@ -90,6 +90,9 @@ impl WgpuBackend {
             self.gpu.list(dispatch.variant);
             return Ok(());
         }
+        if self.options.left_out == Some(dispatch.variant.stem) {
+            return Ok(());
+        }
         Tally::add(&self.gpu.tally.bytes_read, bytes_read);
         lock(&self.recorder).dispatch(&self.gpu, dispatch)
     }

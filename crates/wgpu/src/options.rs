@@ -29,6 +29,9 @@ pub struct WgpuOptions {
     /// Notes which variants are launched, compiles none and computes nothing: for tests that ask
     /// what would run. Such a device does not test itself.
     pub lists_only: bool,
+    /// A shader, by the name of its file, whose kernels are not run: for tests that count bytes and
+    /// read no result of it. Such a device does not test itself either.
+    pub left_out: Option<&'static str>,
     /// A shader that is wrong at one level.
     #[cfg(test)]
     pub(crate) broken: Option<Broken>,
