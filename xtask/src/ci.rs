@@ -158,9 +158,9 @@ fn checked() -> Result<PathBuf> {
     Ok(target_directory()?.join("checked"))
 }
 
-/// Compiles all that runs, by the compiler of [`lints`].
+/// Compiles all that runs, and the benches, by the compiler of [`lints`].
 fn build() -> Result<Command> {
-    Ok(cargo("test --workspace --all-features --no-run"))
+    Ok(cargo("test --workspace --all-features --no-run --tests --examples --bench *"))
 }
 
 /// What the names of the corpus's tests have in them. One stage runs what has it and the other what
@@ -169,18 +169,19 @@ const CORPUS: &str = "parity::";
 
 /// All tests but those of [`corpus`]: what they need was installed by the stage `setup`.
 fn tests() -> Result<()> {
-    run_child(test_command().args(["--", "--skip", CORPUS]))
+    run_child(test_command("").args(["--", "--skip", CORPUS]))
 }
 
-/// The tests that [`tests`] leaves out, with the lowest priority where the system knows one.
+/// The tests that [`tests`] leaves out, with the lowest priority where the system knows one. None
+/// is an example in documentation; to look for those takes as long as compiling a small crate.
 fn corpus() -> Result<Command> {
-    let mut command = test_command();
+    let mut command = test_command(" --tests");
     command.args(["--", CORPUS]);
     Ok(if cfg!(unix) { nicely(&command) } else { command })
 }
 
-fn test_command() -> Command {
-    let mut command = cargo("test --workspace --all-features --no-fail-fast");
+fn test_command(which: &str) -> Command {
+    let mut command = cargo(&format!("test --workspace --all-features --no-fail-fast{which}"));
     if cfg!(target_os = "linux") {
         command.env("REQUIRE_NGINX", "1");
     }

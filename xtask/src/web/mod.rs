@@ -19,7 +19,7 @@ use flate2::write::GzEncoder;
 
 use crate::args::{Parsed, UsageError};
 use crate::process::{Background, cargo, dev_binary, root, run as run_child, target_directory};
-use crate::{lints, setup};
+use crate::setup;
 
 use toolchain::{Profile, npm, npm_command};
 
@@ -169,8 +169,7 @@ fn package(profile: Profile, folder: &Path) -> Result<()> {
     let module = Background::start(toolchain::build_command(profile)?)?;
     // In a folder of its own, which no other call of cargo waits for: CI compiles beside it.
     let tools = target.join("bindgen");
-    let mut build = cargo("build --package xtask-bindgen --target-dir");
-    let built = run_child(build.arg(&tools).env_remove(lints::VARIABLE));
+    let built = run_child(cargo("build --package xtask-bindgen --target-dir").arg(&tools));
     module.finish().and(built)?;
     let compiled = target.join(toolchain::TARGET).join(profile.name());
     let program = format!("xtask-bindgen{}", std::env::consts::EXE_SUFFIX);
