@@ -104,6 +104,8 @@ pub(super) fn build_command(profile: Profile) -> Result<Command> {
     if !MACHINE.is_of_rustup() {
         setup::require(LINKER)?;
         command.env(MACHINE.variable("LINKER"), DEBIAN_LINKER);
+        // Without what reads debug information for backtraces: a browser makes those itself.
+        command.arg("-Zbuild-std-features=");
     }
     Ok(command)
 }
