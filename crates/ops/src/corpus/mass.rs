@@ -263,7 +263,7 @@ impl OpCase for PoolScoresCase {
             x.extend((0..self.n).map(|_| rng.next_f32()));
             x.extend([f32::NAN; 3]);
         }
-        debug_assert_eq!(x.len(), (hq * from) as usize);
+        assert_eq!(x.len(), (hq * from) as usize);
         let written = |head: u32| (head * to) as usize..(head * to + self.n) as usize;
         let out = OutputPlan::floats("out", (hkv * to) as usize);
         Plan {
