@@ -169,19 +169,18 @@ const CORPUS: &str = "parity::";
 
 /// All tests but those of [`corpus`]: what they need was installed by the stage `setup`.
 fn tests() -> Result<()> {
-    run_child(test_command("").args(["--", "--skip", CORPUS]))
+    run_child(test_command().args(["--", "--skip", CORPUS]))
 }
 
-/// The tests that [`tests`] leaves out, with the lowest priority where the system knows one. None
-/// is an example in documentation; to look for those takes as long as compiling a small crate.
+/// The tests that [`tests`] leaves out, with the lowest priority where the system knows one.
 fn corpus() -> Result<Command> {
-    let mut command = test_command(" --tests");
+    let mut command = test_command();
     command.args(["--", CORPUS]);
     Ok(if cfg!(unix) { nicely(&command) } else { command })
 }
 
-fn test_command(which: &str) -> Command {
-    let mut command = cargo(&format!("test --workspace --all-features --no-fail-fast{which}"));
+fn test_command() -> Command {
+    let mut command = cargo("test --workspace --all-features --no-fail-fast");
     if cfg!(target_os = "linux") {
         command.env("REQUIRE_NGINX", "1");
     }

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     };
     let driver = of_toolchain("clippy-driver").context("no clippy-driver beside cargo")?;
     let clippy = |args: &[String]| child(Command::new(&driver).arg(rustc).args(args));
-    clippy(&unit.compiled())?;
+    clippy(&unit.compiled(&env::var("CARGO_PKG_NAME").context("no package")?))?;
     let folder = PathBuf::from(env::var_os(FOLDER).context(FOLDER)?);
     if let Some(plain) = unit.without_features(&folder) {
         clippy(&plain)?;
@@ -120,9 +120,17 @@ const OF_THE_CRATE: &[&str] = &[
     "-L",
 ];
 
-/// Tests of kernels are compiled with the standard library's checks of what unsafe code may do.
-/// The library that all other programs run is not: its inner loops take twice as long with them.
-const CHECKED: &str = "longview_cpu";
+/// Packages that go without debug assertions in the dev profile, and so without the standard
+/// library's checks of what unsafe code may do, as inner loops take twice as long with them. Their
+/// tests are compiled with both.
+const CHECKED: &[&str] = &[
+    "longview-core",
+    "longview-cpu",
+    "longview-model",
+    "longview-needles",
+    "longview-ops",
+    "longview-scheduler",
+];
 
 impl<'a> Unit<'a> {
     /// None where cargo asks for something else than a crate.
@@ -149,10 +157,10 @@ impl<'a> Unit<'a> {
         self.options.iter().any(|(option, _)| *option == "--test")
     }
 
-    /// The words that compile it.
-    fn compiled(&self) -> Vec<String> {
+    /// The words that compile it, a crate of `package`.
+    fn compiled(&self, package: &str) -> Vec<String> {
         let mut words = written(&self.options);
-        if self.is_test() && self.value("--crate-name") == Some(CHECKED) {
+        if self.is_test() && CHECKED.contains(&package) {
             words.push("-Cdebug-assertions=on".into());
         }
         words
@@ -264,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_is_compiled_as_cargo_says_and_kernels_in_tests_with_checks() {
-        let line = words(LIBRARY);
-        assert_eq!(Unit::of(&line).unwrap().compiled(), line);
-        let kernels = LIBRARY.replace("--crate-name a", "--crate-name longview_cpu");
-        assert_eq!(Unit::of(&words(&kernels)).unwrap().compiled(), words(&kernels));
-        let tests = words(&format!("{kernels} --test"));
-        let compiled = Unit::of(&tests).unwrap().compiled();
-        assert_eq!(compiled, [&tests[..], &["-Cdebug-assertions=on".into()]].concat());
+    fn a_crate_is_compiled_as_cargo_says_and_some_tests_with_checks() {
+        let compiled = |line: &[String], package| Unit::of(line).unwrap().compiled(package);
+        let library = words(LIBRARY);
+        let tests = words(&format!("{LIBRARY} --test"));
+        assert_eq!(compiled(&library, "longview-cpu"), library);
+        assert_eq!(compiled(&tests, "a"), tests);
+        let checked = [&tests[..], &["-Cdebug-assertions=on".into()]].concat();
+        assert_eq!(compiled(&tests, "longview-cpu"), checked);
     }
 
     #[test]
