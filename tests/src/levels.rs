@@ -8,6 +8,11 @@
 //! The devices of the lower levels are made with less than the adapter has: the limits that WebGPU
 //! guarantees, and bindings of a size that is no multiple of anything.
 
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{ScopedJoinHandle, available_parallelism};
+
+use longview_ops::Op;
 use longview_ops::corpus::{Case, cases_of, turns};
 use longview_ops::parity::{ParityRow, parity_of_cases};
 use longview_wgpu::{ShaderLevel, WgpuBackend, WgpuOptions};
@@ -37,25 +42,68 @@ pub struct LevelRows {
 }
 
 /// The cases of `sample` at each shader level; the error says why there is no such device.
+///
+/// To compile takes one core, and no op needs another: every core takes op after op.
 pub fn parity_at_levels(sample: Sample, share: Share) -> Result<Vec<LevelRows>, String> {
-    let listing = open(WgpuOptions { lists_only: true, ..WgpuOptions::default() })?;
-    let at = |level| WgpuOptions { shader_level: Some(level), ..limited(level) };
-    let opened = ShaderLevel::ALL.map(|level| open(at(level)));
-    let opened: Vec<_> = opened.into_iter().collect::<Result<_, _>>()?;
-    let backends: Vec<_> = opened.iter().collect();
-    let levels = ShaderLevel::ALL.into_iter();
-    let none = |level| LevelRows { level, rows: Vec::new(), n_taken: 0, n_cases: 0 };
-    let mut levels: Vec<_> = levels.map(none).collect();
-    for op in sample.ops() {
-        let cases: Vec<_> = cases_of(op).into_iter().step_by(sample.every).collect();
-        let cases = shared_out(&listing, cases, share)?;
-        for (i, rows) in block_on(parity_of_cases(&backends, op, &cases)).into_iter().enumerate() {
-            levels[i].rows.extend(rows);
-            levels[i].n_taken += cases.iter().filter(|(_, takers)| takers.contains(&i)).count();
-            levels[i].n_cases += cases.len();
-        }
+    let ops: Vec<Op> = sample.ops().collect();
+    let n_threads = available_parallelism().map_or(1, NonZero::get).clamp(1, ops.len().max(1));
+    let next = AtomicUsize::new(0);
+    let take_turns = || -> Result<Vec<(usize, [LevelRows; 3])>, String> {
+        let devices = Devices::open()?;
+        let next = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < ops.len());
+        let taken = std::iter::from_fn(next);
+        taken.map(|i| Ok((i, devices.rows_of(ops[i], sample.every, share)?))).collect()
+    };
+    let parts = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(take_turns)).collect();
+        let join = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("no case panics");
+        threads.into_iter().map(join).collect::<Result<Vec<_>, String>>()
+    })?;
+    let mut parts: Vec<_> = parts.into_iter().flatten().collect();
+    parts.sort_by_key(|(i, _)| *i);
+    let mut levels: Vec<_> = ShaderLevel::ALL.into_iter().map(LevelRows::none).collect();
+    for (level, part) in parts.into_iter().flat_map(|(_, parts)| parts.into_iter().enumerate()) {
+        levels[level].rows.extend(part.rows);
+        levels[level].n_taken += part.n_taken;
+        levels[level].n_cases += part.n_cases;
     }
     Ok(levels)
+}
+
+impl LevelRows {
+    fn none(level: ShaderLevel) -> Self {
+        Self { level, rows: Vec::new(), n_taken: 0, n_cases: 0 }
+    }
+}
+
+/// What one thread compares with the reference.
+struct Devices {
+    listing: WgpuBackend,
+    by_level: [WgpuBackend; 3],
+}
+
+impl Devices {
+    fn open() -> Result<Self, String> {
+        let at = |level| open(WgpuOptions { shader_level: Some(level), ..limited(level) });
+        let [core, f16, subgroups] = ShaderLevel::ALL.map(at);
+        let listing = open(WgpuOptions { lists_only: true, ..WgpuOptions::default() })?;
+        Ok(Self { listing, by_level: [core?, f16?, subgroups?] })
+    }
+
+    /// How an op went at each level.
+    fn rows_of(&self, op: Op, every: usize, share: Share) -> Result<[LevelRows; 3], String> {
+        let cases: Vec<_> = cases_of(op).into_iter().step_by(every).collect();
+        let cases = shared_out(&self.listing, cases, share)?;
+        let backends: Vec<_> = self.by_level.iter().collect();
+        let mut levels = ShaderLevel::ALL.map(LevelRows::none);
+        let rows = block_on(parity_of_cases(&backends, op, &cases)).into_iter();
+        for (i, (level, rows)) in levels.iter_mut().zip(rows).enumerate() {
+            level.rows = rows;
+            level.n_taken = cases.iter().filter(|(_, takers)| takers.contains(&i)).count();
+            level.n_cases = cases.len();
+        }
+        Ok(levels)
+    }
 }
 
 /// Bytes of a binding: less than WebGPU guarantees, and a prime.
