@@ -132,7 +132,7 @@ def documents(args, port, n, tokens):
 
 def shared(args, model):
     n = len(QUESTIONS)
-    server = Longview(args, model, args.document + 512, n)
+    server = Longview(args, model, args.document + args.answer + 512, n)
     with serving(server.command) as port:
         document, = documents(args, port, 1, args.document)
         say(f"reading {args.document:,} tokens")
@@ -150,7 +150,7 @@ def shared(args, model):
 def slots(args, model):
     rates, cut = {}, None
     for kind in (LlamaServer, Longview):
-        server = kind(args, model, args.slot_tokens + 512, args.slots)
+        server = kind(args, model, args.slot_tokens + args.answer + 512, args.slots)
         with serving(server.command) as port:
             cut = cut or documents(args, port, args.slots, args.slot_tokens)
             for slot, prompt in enumerate(cut):
