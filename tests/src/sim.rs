@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use longview_core::{DType, HeadId, LayerId, SplitMix64};
+use longview_core::{DType, HeadId, LayerId, SplitMix64, decode_f32};
 use longview_ops::{Backend, OpResult, View, ViewMut};
 use longview_scheduler::{
-    KvShape, LayerTensors, Policy, PolicyOptions, SchedulerError, Sequence, SequenceOptions,
-    SpanMode, Step, StepScratch, StepSpan, StepVerdict,
+    KvShape, LayerIndex, LayerTensors, Policy, PolicyOptions, SchedulerError, Sequence,
+    SequenceOptions, SpanMode, Step, StepScratch, StepSpan, StepVerdict,
 };
 use pollster::block_on;
 
@@ -93,6 +93,13 @@ pub fn token_data(shape: &KvShape, seed: u64, layer: LayerId, position: usize) -
 }
 
 impl<B: Backend> Sim<B> {
+    /// What describes the units of a head of `index` to queries, `[units, width]`.
+    pub fn landmarks(&self, index: &LayerIndex<B>, head: HeadId) -> Vec<f32> {
+        let bytes = index.landmarks(&self.backend, head.index());
+        let bytes = bytes.get(0..index.heads()[head].sizes.len());
+        decode_f32(self.sequence.shape().kv_dtype, &bytes)
+    }
+
     /// An empty sequence on `backend`.
     pub fn new(
         backend: &Arc<B>,

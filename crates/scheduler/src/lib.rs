@@ -25,8 +25,8 @@ mod store;
 pub use error::{DamagedPart, Difference, SchedulerError, SessionFileError};
 pub use eviction::head_capacities;
 pub use index::{
-    ClusterJob, ClusterTask, ClusterWorker, HeadClusters, HeadIndex, LayerIndex, Recorded,
-    TaskKind, projection,
+    ClusterJob, ClusterTask, ClusterWorker, HeadClusters, HeadIndex, HeadVectors, LayerIndex,
+    Recorded, TaskKind, projection,
 };
 pub use inspect::{TokenPlace, TracedLayer};
 pub use layout::{

@@ -80,10 +80,10 @@ impl<B: Backend> ClusterBounds<B> {
             let before = self.n_clusters[h].min(n);
             self.unchanged[h] = self.unchanged[h].min(n);
             self.staging.clear();
+            let all = tokens.landmarks(backend, h);
             let codes = |cluster: usize| {
                 let first = own.starts[cluster] as usize - first_row;
-                let rows = first * self.rank..(first + own.sizes[cluster] as usize) * self.rank;
-                head_tokens.centroids.get(rows)
+                all.get(first..first + own.sizes[cluster] as usize)
             };
             let codes = (before..n).map(codes);
             all_bounds(backend, codes, &mut self.sums, &mut self.staging);

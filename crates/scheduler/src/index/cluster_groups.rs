@@ -9,8 +9,6 @@
 use longview_core::{DType, decode_f32_into, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, ViewMut};
 
-use super::shared_bytes::SharedBytes;
-
 /// Clusters of a group, in long contexts more ([`group_clusters`]).
 pub(crate) const GROUP_CLUSTERS: usize = 32;
 
@@ -30,13 +28,15 @@ pub(crate) const PART_CLUSTERS: usize = 8;
 /// Steps of the power iteration that looks for the direction to split along: it need not converge.
 const POWER_STEPS: usize = 4;
 
-/// The clusters of one KV head, as an index has them.
+/// Clusters of one KV head that were made together.
 #[derive(Clone, Copy)]
-pub(crate) struct Members<'a> {
-    /// Tokens of each cluster.
+pub(crate) struct Batch<'a> {
+    /// Clusters of the head before them.
+    pub first: usize,
+    /// Tokens of each.
     pub sizes: &'a [u32],
     /// `[clusters, 2, width]` in the data type of the index: centroid and mean value.
-    pub pairs: &'a SharedBytes,
+    pub pairs: &'a [u8],
 }
 
 /// The groups of one KV head, in the order of their clusters.
@@ -91,39 +91,37 @@ impl<B: Backend> ClusterGroups<B> {
         })
     }
 
-    /// Groups clusters `first..end` of head `h`, which are one batch.
+    /// Groups the clusters of a batch of head `h`.
     ///
     /// # Panics
     /// If there is no room: [`crate::policy::Index::max_groups`] bounds the groups.
-    pub fn append(
-        &mut self,
-        backend: &B,
-        h: usize,
-        clusters: Members<'_>,
-        (first, end): (usize, usize),
-    ) -> OpResult<()> {
+    pub fn append(&mut self, backend: &B, h: usize, batch: Batch<'_>) -> OpResult<()> {
         let before = self.heads[h].starts.len();
-        for start in (first..end).step_by(self.unit) {
-            self.push(h, clusters, start, end.min(start + self.unit));
+        let pair = 2 * self.width * self.pairs.dtype().size();
+        let (unit, mut first) = (self.unit, batch.first);
+        for (sizes, pairs) in batch.sizes.chunks(unit).zip(batch.pairs.chunks(unit * pair)) {
+            self.push(h, Batch { first, sizes, pairs });
+            first += sizes.len();
         }
         assert!(self.heads[h].starts.len() <= self.capacity, "more groups than there is room for");
         self.upload(backend, h, before)
     }
 
-    /// A group of clusters `first..end`: its means are those of its tokens.
-    fn push(&mut self, h: usize, clusters: Members<'_>, first: usize, end: usize) {
+    /// A group: its means are those of its tokens.
+    fn push(&mut self, h: usize, clusters: Batch<'_>) {
         let (dtype, width, group) = (self.pairs.dtype(), self.width, &mut self.heads[h]);
-        let pair = 2 * width * dtype.size();
         let (means, own) = self.sums.split_at_mut(2 * width);
         means.fill(0.0);
-        let tokens: u32 = clusters.sizes[first..end].iter().sum();
-        for cluster in first..end {
-            let share = clusters.sizes[cluster] as f32 / tokens as f32;
-            decode_f32_into(dtype, &clusters.pairs.get(cluster * pair..(cluster + 1) * pair), own);
+        let tokens: u32 = clusters.sizes.iter().sum();
+        let pairs = clusters.pairs.chunks_exact(2 * width * dtype.size());
+        for (size, pair) in clusters.sizes.iter().zip(pairs) {
+            let share = *size as f32 / tokens as f32;
+            decode_f32_into(dtype, pair, own);
             means.iter_mut().zip(&*own).for_each(|(mean, x)| *mean += share * x);
         }
-        group.owners.extend(std::iter::repeat_n(group.starts.len() as u32, end - first));
-        group.starts.push(first as u32);
+        let group_id = group.starts.len() as u32;
+        group.owners.extend(std::iter::repeat_n(group_id, clusters.sizes.len()));
+        group.starts.push(clusters.first as u32);
         group.tokens.push(tokens);
         encode_f32_into(dtype, means, &mut group.pairs);
     }
@@ -259,8 +257,9 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use longview_core::{SplitMix64, encode_f32};
+    use std::ops::Range;
 
+    use longview_core::{SplitMix64, encode_f32};
     use longview_ops::View;
 
     use super::super::testing::{R, floats};
@@ -269,20 +268,19 @@ mod tests {
     /// Clusters of one number: these sizes, and keys and values that count up and down.
     struct Clusters {
         sizes: Vec<u32>,
-        pairs: SharedBytes,
+        pairs: Vec<u8>,
     }
 
     impl Clusters {
         fn of(sizes: &[u32]) -> Self {
             let numbers = (0..sizes.len()).map(|i| i as f32);
             let pairs: Vec<f32> = numbers.flat_map(|x| [x, -x]).collect();
-            let mut bytes = SharedBytes::default();
-            *bytes.own() = encode_f32(DType::F32, &pairs);
-            Self { sizes: sizes.to_vec(), pairs: bytes }
+            Self { sizes: sizes.to_vec(), pairs: encode_f32(DType::F32, &pairs) }
         }
 
-        fn members(&self) -> Members<'_> {
-            Members { sizes: &self.sizes, pairs: &self.pairs }
+        fn batch(&self, clusters: Range<usize>) -> Batch<'_> {
+            let pairs = &self.pairs[8 * clusters.start..8 * clusters.end];
+            Batch { first: clusters.start, sizes: &self.sizes[clusters], pairs }
         }
     }
 
@@ -302,8 +300,8 @@ mod tests {
         sizes[33] = 3;
         let clusters = Clusters::of(&sizes);
         let mut groups = groups(&backend, 4);
-        groups.append(&backend, 0, clusters.members(), (0, 35)).unwrap();
-        groups.append(&backend, 0, clusters.members(), (35, 40)).unwrap();
+        groups.append(&backend, 0, clusters.batch(0..35)).unwrap();
+        groups.append(&backend, 0, clusters.batch(35..40)).unwrap();
         let head = &groups.heads()[0];
         assert_eq!(head.starts, [0, 32, 35], "a batch begins a group");
         assert_eq!(head.tokens, [32, 5, 5]);
@@ -319,8 +317,8 @@ mod tests {
     fn groups_go_with_their_clusters_and_come_back_on_a_new_device() {
         let (backend, clusters) = (R::new(), Clusters::of(&[1; 40]));
         let mut groups = groups(&backend, 4);
-        groups.append(&backend, 0, clusters.members(), (0, 35)).unwrap();
-        groups.append(&backend, 0, clusters.members(), (35, 40)).unwrap();
+        groups.append(&backend, 0, clusters.batch(0..35)).unwrap();
+        groups.append(&backend, 0, clusters.batch(35..40)).unwrap();
         groups.truncate(std::iter::once(35));
         assert_eq!(groups.heads()[0].starts, [0, 32]);
         let fork = groups.fork(&backend).unwrap();

@@ -82,7 +82,6 @@ impl<B: Backend> ClusterParts<B> {
     ) -> OpResult<()> {
         let Some(groups) = clusters.groups() else { return Ok(()) };
         let (groups, own) = (&groups.heads()[h].starts, &clusters.heads()[h]);
-        let codes = &tokens.heads()[h].centroids;
         let parts = &mut self.heads[h];
         let before = parts.keep(coded.unchanged);
         let mut first = parts.end();
@@ -95,11 +94,12 @@ impl<B: Backend> ClusterParts<B> {
             first = end;
         }
         let new = parts.starts[before..].iter().zip(&parts.sizes[before..]);
+        let all = tokens.landmarks(backend, h);
         let codes = new.map(|(start, size)| {
             let (first, last) = (*start as usize, (start + size) as usize - 1);
             let rows = own.starts[first] as usize - coded.first_row
                 ..(own.starts[last] + own.sizes[last]) as usize - coded.first_row;
-            codes.get(rows.start * self.rank..rows.end * self.rank)
+            all.get(rows)
         });
         all_bounds(backend, codes, &mut self.sums, &mut parts.bounds);
         assert!(parts.starts.len() <= self.capacity, "more parts than there is room for");
@@ -327,8 +327,8 @@ mod tests {
         let parts = made.parts(&backend);
         assert_eq!((&parts[..5], parts[5].0, parts[5].1), (&all[..5], 35, 4));
         let fresh = R::new();
-        made.index.restore(&fresh).unwrap();
-        made.tokens.restore(&fresh).unwrap();
+        made.index.restore(&backend, &fresh).unwrap();
+        made.tokens.restore(&backend, &fresh).unwrap();
         made.bounds.restore(&fresh).unwrap();
         assert!(of(&fresh, &made.bounds).is_empty());
         assert_eq!(made.parts(&fresh), parts);

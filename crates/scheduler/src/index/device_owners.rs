@@ -192,12 +192,12 @@ mod tests {
         assert_eq!(index.truncate(&backend, 300, 0).unwrap(), 220);
         index.append(&backend, 220, 300, &batch(&mut rng, 80)).unwrap();
         check(&backend, &index);
-        index.restore(&backend).unwrap();
+        index.restore(&backend, &backend).unwrap();
         check(&backend, &index);
         check(&backend, &fork);
         fork.truncate(&backend, 0, 0).unwrap();
         check(&backend, &fork);
-        let record = index.record();
+        let record = index.record(&backend);
         assert!(fork.load(&backend, 0, record).unwrap());
         check(&backend, &fork);
     }

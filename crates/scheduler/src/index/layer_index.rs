@@ -2,8 +2,8 @@
 //! came to be.
 //!
 //! Clusters are appended in batches, one per clustered run of rows, and never merged; so a sequence
-//! can be cut back by dropping batches. Centroids are kept on the host too, in the data type of the
-//! device copy: a lost device is rebuilt from them, and they are what a saved session holds.
+//! can be cut back by dropping batches. The host reads centroids too ([`UnitVectors`]): a lost
+//! device is rebuilt from them, and they are what a saved session holds.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use longview_core::{DType, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, KvView, OpResult, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::cluster_groups::ClusterGroups;
+use super::cluster_groups::{Batch, ClusterGroups};
 use super::device_owners::DeviceOwners;
 use super::head_index::HeadIndex;
 use super::kernel_memory::alloc;
 use super::kmeans_job::HeadClusters;
 use super::records::{ClustersRecord, IndexRecord};
-use super::shared_bytes::SharedBytes;
+use super::unit_vectors::{HeadVectors, Room, UnitVectors};
 use crate::layout::KvShape;
 use crate::store::{together, touch, touch_room};
 
@@ -29,12 +29,15 @@ pub struct LayerIndex<B: Backend> {
     /// (rows indexed, clusters of each head) after each batch.
     batches: Vec<(usize, Vec<u32>)>,
     spare_counts: Vec<Vec<u32>>,
-    centroids: B::Buffer,
+    /// Of the KV data type, or codes.
+    centroids: UnitVectors<B>,
     sizes: B::Buffer,
     starts: B::Buffer,
     n_clusters: B::Buffer,
-    /// The same KV rows on the device `[Hkv, capacity, 2, width]`.
-    pairs: Option<B::Buffer>,
+    /// `[2, width]` of each: centroid and mean value, a KV row that stands for the cluster.
+    pairs: Option<UnitVectors<B>>,
+    /// New vectors on their way.
+    staging: Vec<u8>,
     /// Where a step looks at some of the clusters only.
     groups: Option<ClusterGroups<B>>,
     /// Where the device itself lists what a choice of tokens left.
@@ -82,20 +85,20 @@ impl<B: Backend> LayerIndex<B> {
             starts: Vec::with_capacity(capacity),
             sizes: Vec::with_capacity(capacity),
             radius: Vec::with_capacity(capacity),
-            centroids: SharedBytes::with_capacity(capacity * width * dtype.size()),
-            pairs: SharedBytes::default(),
             owners: Vec::new(),
         });
         let h = shape.n_kv_heads;
+        let room = Room { n_heads: h, capacity, width, dtype, label: "centroids" };
         Ok(Self {
             heads: Arc::new(heads.collect()),
             batches: Vec::with_capacity(max_batches),
             spare_counts: (0..max_batches).map(|_| Vec::with_capacity(h)).collect(),
-            centroids: alloc(backend, dtype, h * capacity * width, "centroids")?,
+            centroids: UnitVectors::new(backend, room)?,
             sizes: alloc(backend, DType::U32, h * capacity, "cluster sizes")?,
             starts: alloc(backend, DType::U32, h * capacity, "cluster starts")?,
             n_clusters: alloc(backend, DType::U32, h, "cluster counts")?,
             pairs: None,
+            staging: Vec::new(),
             groups: None,
             owners: None,
             unchanged: vec![0; h],
@@ -114,10 +117,10 @@ impl<B: Backend> LayerIndex<B> {
 
     /// The same index, empty, that keeps each cluster's mean value too.
     pub fn with_pairs(mut self, backend: &B) -> OpResult<Self> {
-        let len = 2 * self.centroids.len();
-        self.pairs = Some(alloc(backend, self.centroids.dtype(), len, "cluster means")?);
-        let bytes = self.capacity * 2 * self.row_bytes();
-        Arc::make_mut(&mut self.heads).iter_mut().for_each(|head| head.pairs.reserve(bytes));
+        let (n_heads, capacity, width) = (self.heads.len(), self.capacity, 2 * self.width);
+        let dtype = self.centroids.dtype();
+        let room = Room { n_heads, capacity, width, dtype, label: "cluster means" };
+        self.pairs = Some(UnitVectors::new(backend, room)?);
         Ok(self)
     }
 
@@ -144,11 +147,6 @@ impl<B: Backend> LayerIndex<B> {
     /// Whether units are codes.
     pub(crate) fn is_coded(&self) -> bool {
         self.centroids.dtype() == DType::I8
-    }
-
-    /// Bytes of a centroid.
-    fn row_bytes(&self) -> usize {
-        self.width * self.centroids.dtype().size()
     }
 
     /// Appends the clusters of rows `row_start..row_end`.
@@ -181,20 +179,8 @@ impl<B: Backend> LayerIndex<B> {
             }
             assert_eq!(row as usize, row_end, "clusters do not cover their rows");
             head.radius.extend_from_slice(&new.radius);
-            encode_f32_into(self.centroids.dtype(), &new.centroids, head.centroids.own());
-            if self.pairs.is_some() {
-                let width = self.width.max(1);
-                let means = new.centroids.chunks_exact(width).zip(new.values.chunks_exact(width));
-                assert_eq!(new.values.len(), new.centroids.len(), "a mean value for each centroid");
-                for mean in means.flat_map(|(centroid, value)| [centroid, value]) {
-                    encode_f32_into(self.centroids.dtype(), mean, head.pairs.own());
-                }
-            }
+            self.append_vectors(backend, (h, first), new)?;
             self.upload_head(backend, h, first)?;
-            if let Some(groups) = &mut self.groups {
-                let head = &self.heads[h];
-                groups.append(backend, h, head.members(), (first, head.sizes.len()))?;
-            }
             self.upload_owners(backend, h, first)?;
         }
         let mut counts = self.spare_counts.pop().unwrap_or_default();
@@ -203,6 +189,34 @@ impl<B: Backend> LayerIndex<B> {
         backend.write(ViewMut::all(&mut self.n_clusters), bytemuck::cast_slice(&counts))?;
         self.batches.push((row_end, counts));
         Ok(())
+    }
+
+    /// Appends what describes new clusters behind the first ones of a head, which has their sizes.
+    fn append_vectors(
+        &mut self,
+        backend: &B,
+        (h, first): (usize, usize),
+        new: &HeadClusters,
+    ) -> OpResult<()> {
+        let (dtype, staging) = (self.centroids.dtype(), &mut self.staging);
+        staging.clear();
+        encode_f32_into(dtype, &new.centroids, staging);
+        self.centroids.append(backend, (h, first), staging)?;
+        let Some(pairs) = &mut self.pairs else { return Ok(()) };
+        assert_eq!(new.values.len(), new.centroids.len(), "a mean value for each centroid");
+        staging.clear();
+        let width = self.width.max(1);
+        let means = new.centroids.chunks_exact(width).zip(new.values.chunks_exact(width));
+        for mean in means.flat_map(|(centroid, value)| [centroid, value]) {
+            encode_f32_into(dtype, mean, staging);
+        }
+        pairs.append(backend, (h, first), staging)?;
+        match &mut self.groups {
+            Some(groups) => {
+                groups.append(backend, h, Batch { first, sizes: &new.sizes, pairs: staging })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Drops batches that reach beyond row `n_rows`; the rows still indexed (`first_row` if none).
@@ -217,10 +231,11 @@ impl<B: Backend> LayerIndex<B> {
         // the same call again finds nothing to do.
         let is_cut = self.heads.iter().enumerate().any(|(h, head)| head.sizes.len() > n_left(h));
         if is_cut {
-            let row_bytes = self.width * self.centroids.dtype().size();
             for (h, head) in Arc::make_mut(&mut self.heads).iter_mut().enumerate() {
                 let n = n_left(h);
-                head.truncate(n, row_bytes);
+                head.truncate(n);
+                let pairs = self.pairs.iter_mut();
+                pairs.chain([&mut self.centroids]).for_each(|vectors| vectors.truncate(h, n));
                 self.unchanged[h] = self.unchanged[h].min(n);
             }
         }
@@ -250,15 +265,20 @@ impl<B: Backend> LayerIndex<B> {
     }
 
     /// As a session file has it.
-    pub(crate) fn record(&self) -> IndexRecord {
-        let clusters = |head: &HeadIndex| ClustersRecord {
-            sizes: head.sizes.clone(),
-            radius: head.radius.clone(),
-            centroids: head.centroids.all().into_owned(),
-            pairs: head.pairs.all().into_owned(),
-            open: head.open.clone(),
+    pub(crate) fn record(&self, backend: &B) -> IndexRecord {
+        let clusters = |(h, head): (usize, &HeadIndex)| {
+            let of = |vectors: &UnitVectors<B>| {
+                vectors.get(backend, h, 0..head.sizes.len()).into_owned()
+            };
+            ClustersRecord {
+                sizes: head.sizes.clone(),
+                radius: head.radius.clone(),
+                centroids: of(&self.centroids),
+                pairs: self.pairs.as_ref().map(of).unwrap_or_default(),
+                open: head.open.clone(),
+            }
         };
-        let heads = self.heads.iter().map(clusters).collect();
+        let heads = self.heads.iter().enumerate().map(clusters).collect();
         let batches = self.batches.clone();
         IndexRecord { width: self.width, is_coded: self.is_coded(), batches, heads }
     }
@@ -270,8 +290,8 @@ impl<B: Backend> LayerIndex<B> {
         first_row: usize,
         record: IndexRecord,
     ) -> OpResult<bool> {
-        let row_bytes = self.row_bytes();
-        let pair_bytes = if self.pairs.is_some() { 2 * row_bytes } else { 0 };
+        let row_bytes = self.centroids.unit_bytes();
+        let pair_bytes = self.pairs.as_ref().map_or(0, UnitVectors::unit_bytes);
         let fits = |head: &ClustersRecord| {
             let n = head.sizes.len();
             n <= self.capacity
@@ -284,7 +304,7 @@ impl<B: Backend> LayerIndex<B> {
             return Ok(false);
         }
         self.expect(backend, &record);
-        for (h, new) in record.heads.iter().enumerate() {
+        for (h, new) in record.heads.into_iter().enumerate() {
             let head = &mut Arc::make_mut(&mut self.heads)[h];
             let mut row = first_row as u32;
             for (cluster, size) in new.sizes.iter().enumerate() {
@@ -296,9 +316,11 @@ impl<B: Backend> LayerIndex<B> {
             }
             head.sizes.extend_from_slice(&new.sizes);
             head.radius.extend_from_slice(&new.radius);
-            head.centroids.own().extend_from_slice(&new.centroids);
-            head.pairs.own().extend_from_slice(&new.pairs);
             head.open.extend_from_slice(&new.open);
+            self.centroids.adopt(backend, (h, 0), new.centroids)?;
+            if let Some(pairs) = &mut self.pairs {
+                pairs.adopt(backend, (h, 0), new.pairs)?;
+            }
             self.upload_head(backend, h, 0)?;
             let count = new.sizes.len() as u32;
             backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
@@ -311,7 +333,6 @@ impl<B: Backend> LayerIndex<B> {
 
     /// Gets memory for what a record has, with all threads of the backend.
     fn expect(&mut self, backend: &B, record: &IndexRecord) {
-        let (row_bytes, capacity) = (self.row_bytes(), self.capacity);
         let n_units: Vec<usize> = record.heads.iter().map(|head| head.sizes.len()).collect();
         let mut tasks = Vec::new();
         for (head, new) in Arc::make_mut(&mut self.heads).iter_mut().zip(&record.heads) {
@@ -319,16 +340,14 @@ impl<B: Backend> LayerIndex<B> {
             touch_room(&mut head.starts, n, &mut tasks);
             touch_room(&mut head.sizes, n, &mut tasks);
             touch_room(&mut head.radius, new.radius.len(), &mut tasks);
-            touch_room(head.centroids.own(), new.centroids.len(), &mut tasks);
-            touch_room(head.pairs.own(), new.pairs.len(), &mut tasks);
         }
-        let pairs = self.pairs.as_mut().map(|pairs| (pairs, 2 * row_bytes));
-        let buffers =
-            [(&mut self.centroids, row_bytes), (&mut self.sizes, 4), (&mut self.starts, 4)];
-        for (buffer, unit_bytes) in buffers.into_iter().chain(pairs) {
+        let words = [&mut self.sizes, &mut self.starts].map(|buffer| (buffer, 4 * self.capacity));
+        let vectors = self.pairs.iter_mut().chain([&mut self.centroids]);
+        for (buffer, room) in vectors.map(UnitVectors::buffer_mut).chain(words) {
             // Where kernels read memory of the host; that of a device is not written by threads.
             let Some(all) = backend.host_bytes_mut(buffer) else { continue };
-            let heads = all.chunks_mut((capacity * unit_bytes).max(1)).zip(&n_units);
+            let unit_bytes = room / self.capacity.max(1);
+            let heads = all.chunks_mut(room.max(1)).zip(&n_units);
             heads.for_each(|(head, n)| touch(&mut head[..n * unit_bytes], &mut tasks));
         }
         together(backend, tasks);
@@ -336,13 +355,15 @@ impl<B: Backend> LayerIndex<B> {
 
     /// Groups the clusters of all batches.
     fn make_groups(&mut self, backend: &B) -> OpResult<()> {
-        let Some(groups) = &mut self.groups else { return Ok(()) };
+        let (Some(groups), Some(pairs)) = (&mut self.groups, &self.pairs) else { return Ok(()) };
         for (h, head) in self.heads.iter().enumerate() {
-            let mut first = 0;
+            let (mut first, pairs) = (0, pairs.of_head(backend, h));
             for (_, counts) in &self.batches {
-                let end = counts[h] as usize;
-                groups.append(backend, h, head.members(), (first, end))?;
-                first = end;
+                let units = first..counts[h] as usize;
+                let pairs = pairs.get(units.clone());
+                let sizes = &head.sizes[units.clone()];
+                groups.append(backend, h, Batch { first, sizes, pairs: &pairs })?;
+                first = units.end;
             }
         }
         Ok(())
@@ -358,15 +379,15 @@ impl<B: Backend> LayerIndex<B> {
         self.width
     }
 
-    /// Writes the host's copy into fresh device buffers, after the device was lost.
-    pub fn restore(&mut self, backend: &B) -> OpResult<()> {
-        self.centroids = alloc(backend, self.centroids.dtype(), self.centroids.len(), "centroids")?;
+    /// Moves to a fresh device after `lost`.
+    pub fn restore(&mut self, lost: &B, backend: &B) -> OpResult<()> {
+        let n_units: Vec<usize> = self.heads.iter().map(|head| head.sizes.len()).collect();
+        for vectors in self.pairs.iter_mut().chain([&mut self.centroids]) {
+            vectors.move_to((lost, backend), &n_units)?;
+        }
         self.sizes = alloc(backend, DType::U32, self.sizes.len(), "cluster sizes")?;
         self.starts = alloc(backend, DType::U32, self.starts.len(), "cluster starts")?;
         self.n_clusters = alloc(backend, DType::U32, self.heads.len(), "cluster counts")?;
-        if let Some(pairs) = &mut self.pairs {
-            *pairs = alloc(backend, pairs.dtype(), pairs.len(), "cluster means")?;
-        }
         if let Some(groups) = &mut self.groups {
             groups.restore(backend)?;
         }
@@ -393,17 +414,15 @@ impl<B: Backend> LayerIndex<B> {
     pub(crate) fn fork(&mut self, backend: &B) -> OpResult<Self> {
         let (n_heads, capacity) = (self.heads.len(), self.capacity);
         let n_units: Vec<usize> = self.heads.iter().map(|head| head.sizes.len()).collect();
-        // What others share is as it was when they began to.
-        Arc::get_mut(&mut self.heads).into_iter().flatten().for_each(HeadIndex::share);
-        let spans = |first: &[usize], width: usize| -> Vec<Range<usize>> {
+        let spans = |first: &[usize]| -> Vec<Range<usize>> {
             let heads = first.iter().zip(&n_units).enumerate();
-            let at = |h: usize, unit: usize| (h * capacity + unit) * width;
+            let at = |h: usize, unit: usize| h * capacity + unit;
             heads.map(|(h, (first, end))| at(h, *first.min(end))..at(h, *end)).collect()
         };
         let all = vec![0; n_heads];
         let mut is_shared = true;
-        let mut fork = |buffer: &mut B::Buffer, width: usize, since: &[usize], label: &str| {
-            let (used, written) = (spans(&all, width), spans(since, width));
+        let mut fork = |buffer: &mut B::Buffer, since: &[usize], label: &str| {
+            let (used, written) = (spans(&all), spans(since));
             let spans = ForkSpans { used: &used, written: &written };
             match backend.fork_host(buffer, spans, label)? {
                 Some(fork) => Ok(fork),
@@ -413,15 +432,12 @@ impl<B: Backend> LayerIndex<B> {
                 }
             }
         };
-        let width = self.width;
-        let centroids = fork(&mut self.centroids, width, &self.unchanged, "centroids")?;
         // Steps may be kept from units that were there before.
-        let sizes = fork(&mut self.sizes, 1, &all, "cluster sizes")?;
-        let starts = fork(&mut self.starts, 1, &self.unchanged, "cluster starts")?;
-        let pairs = match &mut self.pairs {
-            Some(pairs) => Some(fork(pairs, 2 * width, &self.unchanged, "cluster means")?),
-            None => None,
-        };
+        let sizes = fork(&mut self.sizes, &all, "cluster sizes")?;
+        let starts = fork(&mut self.starts, &self.unchanged, "cluster starts")?;
+        let fork = |vectors: &mut UnitVectors<B>| vectors.fork(backend, &n_units, &self.unchanged);
+        let centroids = fork(&mut self.centroids)?;
+        let pairs = self.pairs.as_mut().map(fork).transpose()?;
         // Groups are few: a fork has its own.
         let groups = self.groups.as_ref().map(|groups| groups.fork(backend)).transpose()?;
         let owners =
@@ -440,8 +456,9 @@ impl<B: Backend> LayerIndex<B> {
             owners,
             unchanged: n_units,
             capacity,
-            width,
+            width: self.width,
             keeps_owners: self.keeps_owners,
+            staging: Vec::with_capacity(self.staging.capacity()),
         };
         (0..n_heads).try_for_each(|h| fork.upload_owners(backend, h, 0))?;
         if !is_shared {
@@ -455,16 +472,10 @@ impl<B: Backend> LayerIndex<B> {
         Ok(fork)
     }
 
+    /// Writes where the clusters of head `h` are, from `first` on.
     fn upload_head(&mut self, backend: &B, h: usize, first: usize) -> OpResult<()> {
-        let (d, head) = (self.width, &self.heads[h]);
+        let head = &self.heads[h];
         let (at, n) = (h * self.capacity + first, head.sizes.len() - first);
-        let row_bytes = d * self.centroids.dtype().size();
-        let bytes = head.centroids.get(first * row_bytes..head.centroids.len());
-        backend.write(ViewMut::part(&mut self.centroids, at * d, n * d), &bytes)?;
-        if let Some(pairs) = &mut self.pairs {
-            let bytes = head.pairs.get(2 * first * row_bytes..head.pairs.len());
-            backend.write(ViewMut::part(pairs, 2 * at * d, 2 * n * d), &bytes)?;
-        }
         // A closed cluster looks empty to the device, which never takes those.
         let is_open = |c: usize| head.open.get(c).copied().unwrap_or(true);
         if head.open.is_empty() {
@@ -505,7 +516,12 @@ impl<B: Backend> LayerIndex<B> {
 
     /// Centroids `[Hkv, capacity, Dh]` on the device.
     pub fn centroids(&self) -> View<'_, B> {
-        View::all(&self.centroids)
+        self.centroids.all()
+    }
+
+    /// The centroids of head `h` for the host, `[n, Dh]` in their data type.
+    pub fn landmarks(&self, backend: &B, h: usize) -> HeadVectors<'_> {
+        self.centroids.of_head(backend, h)
     }
 
     /// Cluster sizes `[Hkv, capacity]` on the device.
@@ -525,7 +541,7 @@ impl<B: Backend> LayerIndex<B> {
 
     /// Each cluster as a KV row on the device, where the index keeps them.
     pub fn pairs(&self) -> Option<KvView<'_, B>> {
-        self.pairs.as_ref().map(|pairs| KvView::new(pairs, self.capacity))
+        self.pairs.as_ref().map(|pairs| KvView::new(pairs.buffer(), self.capacity))
     }
 
     /// Clusters of a head in use.
@@ -535,266 +551,15 @@ impl<B: Backend> LayerIndex<B> {
 
     /// Bytes on the device.
     pub fn device_bytes(&self) -> u64 {
-        let pairs = self.pairs.as_ref().map_or(0, DeviceBuffer::size_bytes);
+        let bytes = |vectors: &UnitVectors<B>| vectors.buffer().size_bytes();
+        let pairs = self.pairs.as_ref().map_or(0, bytes);
         let words = [&self.sizes, &self.starts, &self.n_clusters];
         let words = words.map(DeviceBuffer::size_bytes).iter().sum::<u64>();
         let groups = self.groups.as_ref().map_or(0, ClusterGroups::device_bytes);
         let owners = self.owners.as_ref().map_or(0, DeviceOwners::device_bytes);
-        self.centroids.size_bytes() + words + pairs + groups + owners
+        bytes(&self.centroids) + words + pairs + groups + owners
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::testing::{R, floats, shape, words};
-    use super::*;
-    use crate::store::fixture::separate_device;
-
-    /// Clusters of these sizes whose centroids count up from `first` and whose values are the
-    /// centroids' negatives.
-    fn clusters(sizes: &[u32], first: f32) -> HeadClusters {
-        let numbers = || (0..2 * sizes.len()).map(|i| first + i as f32);
-        HeadClusters {
-            order: Vec::new(),
-            sizes: sizes.to_vec(),
-            centroids: numbers().collect(),
-            radius: sizes.iter().map(|size| *size as f32 / 2.0).collect(),
-            values: numbers().map(|x| -x).collect(),
-        }
-    }
-
-    fn empty(backend: &R) -> LayerIndex<R> {
-        LayerIndex::new(backend, &shape(2, 2, 2), 2, 4, 3).unwrap()
-    }
-
-    /// Two batches: rows 2 to 7, then rows 7 to 9.
-    fn filled(backend: &R, index: LayerIndex<R>) -> LayerIndex<R> {
-        let mut index = index;
-        index.append(backend, 2, 7, &[clusters(&[3, 2], 1.0), clusters(&[1, 4], 11.0)]).unwrap();
-        index.append(backend, 7, 9, &[clusters(&[2], 5.0), clusters(&[1, 1], 15.0)]).unwrap();
-        index
-    }
-
-    /// Starts, sizes, counts and centroids of both heads as the device has them.
-    type OnDevice = (Vec<u32>, Vec<u32>, Vec<u32>, Vec<f32>);
-
-    fn on_device(backend: &R, index: &LayerIndex<R>) -> OnDevice {
-        (
-            words(backend, index.starts()),
-            words(backend, index.sizes()),
-            words(backend, index.n_clusters()),
-            floats(backend, index.centroids()),
-        )
-    }
-
-    fn all_of_both_batches() -> OnDevice {
-        (
-            vec![2, 5, 7, 0, 2, 3, 7, 8],
-            vec![3, 2, 2, 0, 1, 4, 1, 1],
-            vec![3, 4],
-            vec![
-                1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0, // head 0, one place is free
-                11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0,
-            ],
-        )
-    }
-
-    #[test]
-    fn batches_follow_each_other_in_every_head() {
-        let backend = R::new();
-        let index = filled(&backend, empty(&backend));
-        assert_eq!(on_device(&backend, &index), all_of_both_batches());
-        assert_eq!([index.n_used(0), index.n_used(1)], [3, 4]);
-        assert_eq!(index.heads()[1].starts, [2, 3, 7, 8]);
-        assert_eq!(index.heads()[1].radius, [0.5, 2.0, 0.5, 0.5]);
-        // Centroids of 16 numbers, sizes and starts of 8 each, and 2 counts, of 4 bytes.
-        assert_eq!(index.device_bytes(), 4 * (16 + 8 + 8 + 2));
-        assert!(index.pairs().is_none());
-    }
-
-    #[test]
-    fn a_cut_drops_whole_batches_that_reach_beyond_it() {
-        let backend = R::new();
-        let cut = |n_rows| {
-            let mut index = filled(&backend, empty(&backend));
-            let left = index.truncate(&backend, n_rows, 2).unwrap();
-            (left, words(&backend, index.n_clusters()), index)
-        };
-        let (left, counts, _) = cut(9);
-        assert_eq!((left, counts), (9, vec![3, 4]), "the end of a batch is not beyond it");
-        let (left, counts, index) = cut(8);
-        assert_eq!((left, counts), (7, vec![2, 2]), "a batch is not cut in two");
-        let head = &index.heads()[1];
-        assert_eq!((head.starts.as_slice(), head.sizes.as_slice()), (&[2, 3][..], &[1, 4][..]));
-        assert_eq!((head.radius.as_slice(), head.centroids.len()), (&[0.5, 2.0][..], 2 * 2 * 4));
-        let (left, counts, _) = cut(6);
-        assert_eq!((left, counts), (2, vec![0, 0]), "none is left: the first row");
-        // What comes after a cut takes the places of what was dropped.
-        let (_, _, mut index) = cut(8);
-        index.append(&backend, 7, 9, &[clusters(&[2], 5.0), clusters(&[1, 1], 15.0)]).unwrap();
-        assert_eq!(on_device(&backend, &index), all_of_both_batches());
-    }
-
-    /// Also on a device whose memory is not the host's, which gets a copy.
-    #[test]
-    fn a_fork_and_its_origin_are_changed_without_each_other() {
-        for backend in [R::new(), separate_device()] {
-            let index = empty(&backend).with_pairs(&backend).unwrap().with_owners(9);
-            let mut index = filled(&backend, index);
-            let before = index.record();
-            let mut fork = index.fork(&backend).unwrap();
-            assert!(Arc::ptr_eq(&index.heads, &fork.heads), "the host's copy is there once");
-            fork.truncate(&backend, 9, 2).unwrap();
-            assert!(Arc::ptr_eq(&index.heads, &fork.heads), "nothing was cut");
-            assert_eq!(on_device(&backend, &fork), all_of_both_batches());
-            fork.truncate(&backend, 8, 2).unwrap();
-            fork.append(&backend, 7, 9, &[clusters(&[1, 1], 7.0), clusters(&[2], 0.5)]).unwrap();
-            assert_eq!(on_device(&backend, &index), all_of_both_batches());
-            assert_eq!((index.record(), fork.n_used(0)), (before, 4));
-            let first_pair = |index: &LayerIndex<R>| index.heads[0].pairs.get(0..1).as_ptr();
-            assert_eq!(first_pair(&fork), first_pair(&index), "what is not cut is there once");
-            let second = fork.fork(&backend).unwrap();
-            assert_eq!(second.record(), fork.record());
-            assert_eq!(second.heads[0].owners, fork.heads[0].owners);
-            let used = |index: &LayerIndex<R>| {
-                let pairs = index.pairs().map(|pairs| floats(&backend, View::all(pairs.buffer)));
-                let (starts, sizes, counts, centroids) = on_device(&backend, index);
-                // Head 0 fills its places, head 1 leaves one free.
-                (
-                    starts[..7].to_vec(),
-                    sizes[..7].to_vec(),
-                    counts,
-                    centroids[..14].to_vec(),
-                    pairs.unwrap()[..28].to_vec(),
-                )
-            };
-            assert_eq!(used(&second), used(&fork));
-        }
-    }
-
-    #[test]
-    fn a_cluster_with_its_mean_value_is_a_kv_row() {
-        let backend = R::new();
-        let index = empty(&backend).with_pairs(&backend).unwrap();
-        let mut index = filled(&backend, index);
-        let rows = [
-            [1.0, 2.0, -1.0, -2.0],
-            [3.0, 4.0, -3.0, -4.0],
-            [5.0, 6.0, -5.0, -6.0],
-            [0.0; 4],
-            [11.0, 12.0, -11.0, -12.0],
-            [13.0, 14.0, -13.0, -14.0],
-            [15.0, 16.0, -15.0, -16.0],
-            [17.0, 18.0, -17.0, -18.0],
-        ];
-        let pairs = index.pairs().unwrap();
-        assert_eq!((pairs.head_stride, pairs.offset), (4, 0));
-        assert_eq!(floats(&backend, View::all(pairs.buffer)), rows.concat());
-        assert_eq!(index.device_bytes(), 4 * (16 + 8 + 8 + 2 + 32));
-        index.truncate(&backend, 8, 2).unwrap();
-        assert_eq!(index.heads()[0].pairs.len(), 2 * 4 * 4, "two rows of four numbers");
-    }
-
-    #[test]
-    fn owners_say_which_cluster_a_row_is_in_also_after_a_cut_and_from_a_record() {
-        let backend = R::new();
-        let mut index = filled(&backend, empty(&backend).with_owners(7));
-        let owners = |index: &LayerIndex<R>| [0, 1].map(|h| index.heads()[h].owners.clone());
-        let all = [vec![0, 0, 0, 1, 1, 2, 2], vec![0, 1, 1, 1, 1, 2, 3]];
-        assert_eq!(owners(&index), all);
-        let mut loaded = empty(&backend).with_owners(7);
-        assert!(loaded.load(&backend, 2, index.record()).unwrap());
-        assert_eq!(owners(&loaded), all);
-        index.truncate(&backend, 8, 2).unwrap();
-        assert_eq!(owners(&index), all.map(|owners| owners[..5].to_vec()));
-        assert_eq!(owners(&filled(&backend, empty(&backend))), [vec![], vec![]]);
-    }
-
-    #[test]
-    fn closed_clusters_look_empty_to_the_device_alone() {
-        let backend = R::new();
-        let mut index = empty(&backend);
-        index.append(&backend, 2, 7, &[clusters(&[3, 2], 1.0), clusters(&[1, 4], 11.0)]).unwrap();
-        index.narrow(&backend, 1, vec![false, true]).unwrap();
-        assert_eq!(words(&backend, index.sizes()), [3, 2, 0, 0, 0, 4, 0, 0]);
-        assert_eq!(index.heads()[1].sizes, [1, 4], "the host keeps them");
-        index.append(&backend, 7, 9, &[clusters(&[2], 5.0), clusters(&[1, 1], 15.0)]).unwrap();
-        assert_eq!(words(&backend, index.sizes()), [3, 2, 2, 0, 0, 4, 1, 1], "later ones are open");
-        index.restore(&backend).unwrap();
-        assert_eq!(words(&backend, index.sizes()), [3, 2, 2, 0, 0, 4, 1, 1]);
-        index.truncate(&backend, 8, 2).unwrap();
-        assert_eq!(index.heads()[1].open, [false, true]);
-    }
-
-    #[test]
-    fn a_lost_device_is_filled_from_the_host() {
-        let backend = R::new();
-        let index = empty(&backend).with_pairs(&backend).unwrap();
-        let mut index = filled(&backend, index);
-        let pairs = floats(&backend, View::all(index.pairs().unwrap().buffer));
-        let fresh = R::new();
-        index.restore(&fresh).unwrap();
-        assert_eq!(fresh.allocations(), 5);
-        assert_eq!(on_device(&fresh, &index), all_of_both_batches());
-        assert_eq!(floats(&fresh, View::all(index.pairs().unwrap().buffer)), pairs);
-    }
-
-    #[test]
-    fn a_record_makes_the_same_index() {
-        let backend = R::new();
-        let index = empty(&backend).with_pairs(&backend).unwrap();
-        let mut index = filled(&backend, index);
-        index.narrow(&backend, 0, vec![true, false, true]).unwrap();
-        let record = index.record();
-        assert_eq!(record.batches, [(7, vec![2, 2]), (9, vec![3, 4])]);
-        assert!(record.covers(2, 9));
-        let mut loaded = empty(&backend).with_pairs(&backend).unwrap();
-        assert!(loaded.load(&backend, 2, record.clone()).unwrap());
-        assert_eq!(on_device(&backend, &loaded), on_device(&backend, &index));
-        assert_eq!(loaded.record(), record);
-        assert_eq!(loaded.truncate(&backend, 8, 2).unwrap(), 7);
-    }
-
-    #[test]
-    fn a_record_of_another_index_is_refused() {
-        let backend = R::new();
-        let record = filled(&backend, empty(&backend)).record();
-        let load = |index: LayerIndex<R>, record: IndexRecord| {
-            let mut index = index;
-            let is_taken = index.load(&backend, 2, record).unwrap();
-            assert_eq!(is_taken, index.n_used(0) > 0, "nothing of a refused record stays");
-            is_taken
-        };
-        assert!(load(empty(&backend), record.clone()));
-        assert!(!load(empty(&backend), IndexRecord { width: 3, ..record.clone() }));
-        let small = LayerIndex::new(&backend, &shape(2, 2, 2), 2, 3, 3).unwrap();
-        assert!(!load(small, record.clone()), "head 1 has four clusters");
-        let paired = empty(&backend).with_pairs(&backend).unwrap();
-        assert!(!load(paired, record.clone()), "mean values are missing");
-        let mut short = record.clone();
-        short.heads[1].centroids.pop();
-        assert!(!load(empty(&backend), short));
-        let mut short = record.clone();
-        short.heads[1].radius.pop();
-        assert!(!load(empty(&backend), short));
-        let mut blocks = record;
-        blocks.heads.iter_mut().for_each(|head| head.radius.clear());
-        assert!(load(empty(&backend), blocks), "units other than clusters have no radius");
-    }
-
-    #[test]
-    #[should_panic(expected = "more clusters than the policy's bound")]
-    fn more_clusters_than_there_is_room_for_is_a_broken_bound() {
-        let backend = R::new();
-        let mut index = empty(&backend);
-        let five = || clusters(&[1; 5], 0.0);
-        let _ = index.append(&backend, 0, 5, &[five(), five()]);
-    }
-
-    #[test]
-    #[should_panic(expected = "clusters do not cover their rows")]
-    fn clusters_that_leave_a_row_out_are_a_broken_invariant() {
-        let backend = R::new();
-        let _ = empty(&backend).append(&backend, 0, 5, &[clusters(&[2, 2], 0.0)]);
-    }
-}
+mod tests;

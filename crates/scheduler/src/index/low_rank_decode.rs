@@ -183,11 +183,12 @@ impl LowRankDecode {
 
     /// Fits the bases to a step's queries and key; returns the low ranks of its queries, `[Hq, r]`.
     ///
-    /// `recalled` says which units of `index` a head recalled in the step before.
+    /// `recalled` says which units of `index`, which is on `backend`, a head recalled in the step
+    /// before.
     pub fn fit<B: Backend>(
         &mut self,
         rows: LayerRows<'_, B>,
-        index: &LayerIndex<B>,
+        (backend, index): (&B, &LayerIndex<B>),
         step: &DecodeStep<'_>,
         recalled: impl Fn(HeadId) -> Vec<usize>,
     ) -> Vec<f32> {
@@ -197,7 +198,7 @@ impl LowRankDecode {
         let mut features = Vec::with_capacity(hq * d);
         let queries = step.q.chunks_exact(group * d);
         for (head, (queries, key)) in rows.shape.heads().zip(queries.zip(step.k.chunks_exact(d))) {
-            let attended = self.attended_sums(rows, index, head, &recalled(head));
+            let attended = self.attended_sums(rows, (backend, index), head, &recalled(head));
             let queries: Vec<DVector<f64>> = queries.chunks_exact(d).map(wide).collect();
             let key = wide(key);
             let own = &mut self.heads[head];
@@ -230,7 +231,7 @@ impl LowRankDecode {
     fn attended_sums<B: Backend>(
         &self,
         rows: LayerRows<'_, B>,
-        index: &LayerIndex<B>,
+        (backend, index): (&B, &LayerIndex<B>),
         head: HeadId,
         recalled: &[usize],
     ) -> Attended {
@@ -241,14 +242,12 @@ impl LowRankDecode {
         for (low, row) in own.pending.iter().zip(self.first..) {
             sums.add(&wide(&rows.key(head, row)), low);
         }
-        let units = &index.heads()[head];
-        let width = rank * kv_dtype.size();
+        let (units, landmarks) = (&index.heads()[head], index.landmarks(backend, head.index()));
         let mut low = vec![0.0f32; rank];
         for token in recalled {
             // What was selected before a cut may be gone.
             let Some(start) = units.starts.get(*token) else { continue };
-            let bytes = units.centroids.get(token * width..(token + 1) * width);
-            decode_f32_into(kv_dtype, &bytes, &mut low);
+            decode_f32_into(kv_dtype, &landmarks.get(*token..token + 1), &mut low);
             sums.add(&wide(&rows.key(head, *start as usize)), &wide(&low));
         }
         sums
@@ -358,7 +357,7 @@ mod tests {
             pending: 5..5,
         };
         // Nothing was attended, and all vectors lie in their head's channel: low ranks are exact.
-        let features = bases.fit(rows, &index, &step, |_| Vec::new());
+        let features = bases.fit(rows, (&R::new(), &index), &step, |_| Vec::new());
         close(features.into_iter().map(f64::from), &[2.0, 1.0, 4.0, 1.0]);
         close(bases.landmarks(5, 1).into_iter().map(f64::from), &[3.0, 2.0]);
         // The next step finds row 5 pending, with the low rank that this one gave it.
@@ -369,7 +368,7 @@ mod tests {
             sums
         };
         bases.fill_pending(rows, &next.pending);
-        let got = bases.attended_sums(rows, &index, HeadId(0), &[]);
+        let got = bases.attended_sums(rows, (&R::new(), &index), HeadId(0), &[]);
         assert_eq!((got.low, got.cross), (sums.low, sums.cross));
     }
 
@@ -382,10 +381,10 @@ mod tests {
         bases.fill_pending(rows, &(4..5));
         // Head 0: row 4 is (4, 0) with low rank 4; token 1 is row 3, (3, 0), with low rank 2. Token
         // 7 is gone.
-        let sums = bases.attended_sums(rows, &index, HeadId(0), &[1, 7]);
+        let sums = bases.attended_sums(rows, (&R::new(), &index), HeadId(0), &[1, 7]);
         assert_eq!((sums.low[(0, 0)], sums.cross.as_slice()), (20.0, &[22.0, 0.0][..]));
         // Head 1: row 4 is (4, 10) with low rank 10; token 0 is row 2, (2, 10), with low rank -1.
-        let sums = bases.attended_sums(rows, &index, HeadId(1), &[0]);
+        let sums = bases.attended_sums(rows, (&R::new(), &index), HeadId(1), &[0]);
         assert_eq!((sums.low[(0, 0)], sums.cross.as_slice()), (101.0, &[38.0, 90.0][..]));
     }
 

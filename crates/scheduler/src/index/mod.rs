@@ -23,6 +23,7 @@ mod records;
 mod shared_bytes;
 #[cfg(test)]
 mod testing;
+mod unit_vectors;
 
 pub(crate) use cluster_bounds::ClusterBounds;
 #[cfg(test)]
@@ -44,3 +45,4 @@ pub(crate) use recorded::{EarlierPlaces, RecordedChunk};
 pub(crate) use records::{
     ClustersRecord, IndexRecord, LowRankRecord, ProjectionRecord, QueriesRecord,
 };
+pub use unit_vectors::HeadVectors;

@@ -24,11 +24,6 @@ impl SharedBytes {
         Self { shared: Vec::new(), own: Vec::with_capacity(n) }
     }
 
-    /// Makes room for `n` more.
-    pub fn reserve(&mut self, n: usize) {
-        self.own.reserve(n);
-    }
-
     fn n_shared(&self) -> usize {
         self.shared.last().map_or(0, |(end, _)| *end)
     }
@@ -36,11 +31,6 @@ impl SharedBytes {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.n_shared() + self.own.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// What is not shared: new bytes are added to it.
@@ -92,6 +82,17 @@ impl SharedBytes {
         }
     }
 
+    /// Adds bytes behind all others without copying them.
+    pub fn adopt(&mut self, bytes: Vec<u8>) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.share();
+        // They take the room that was kept for them.
+        self.own = Vec::with_capacity(self.own.capacity().saturating_sub(bytes.len()));
+        self.shared.push((self.len() + bytes.len(), Arc::new(bytes)));
+    }
+
     /// Lets copies that are made from now on share all of them.
     pub fn share(&mut self) {
         if !self.own.is_empty() {
@@ -138,7 +139,12 @@ mod tests {
         for step in 0..2000 {
             let i = rng.below(all.len());
             let (bytes, plain) = &mut all[i];
-            match rng.below(4) {
+            match rng.below(5) {
+                4 => {
+                    let new: Vec<u8> = (0..rng.below(9)).map(|_| rng.next_u64() as u8).collect();
+                    plain.extend_from_slice(&new);
+                    bytes.adopt(new);
+                }
                 0 => {
                     let n = rng.below(plain.len() + 1);
                     bytes.truncate(n);
@@ -162,7 +168,6 @@ mod tests {
             }
             for (bytes, plain) in &all {
                 assert_eq!((bytes.len(), &*bytes.all()), (plain.len(), &plain[..]), "{step}");
-                assert_eq!(bytes.is_empty(), plain.is_empty());
                 let start = rng.below(plain.len() + 1);
                 let end = start + rng.below(plain.len() - start + 1);
                 assert_eq!(*bytes.get(start..end), plain[start..end], "{step}");
@@ -184,6 +189,22 @@ mod tests {
         assert!(matches!(copy.get(1..4), Cow::Borrowed([2, 3, 4])));
         assert!(matches!(copy.get(4..5), Cow::Borrowed([5])));
         assert!(matches!(copy.get(3..5), Cow::Owned(_)));
+    }
+
+    #[test]
+    fn bytes_that_are_adopted_stay_where_they_are_and_take_room() {
+        let mut bytes = SharedBytes::with_capacity(1000);
+        let new = vec![1, 2, 3];
+        let place = new.as_ptr();
+        bytes.adopt(new);
+        assert!(std::ptr::eq(bytes.all().as_ptr(), place));
+        bytes.own().push(4);
+        assert_eq!(*bytes.all(), [1, 2, 3, 4]);
+        assert_eq!(bytes.own().capacity(), 997);
+        bytes.truncate(2);
+        bytes.adopt(Vec::new());
+        bytes.adopt(vec![9]);
+        assert_eq!(&*bytes.all(), [1, 2, 9]);
     }
 
     #[test]

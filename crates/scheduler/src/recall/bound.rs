@@ -111,7 +111,7 @@ impl<B: Backend> Bounded<'_, B> {
     /// For each query head, an upper bound of U / Z: of the mass that it did not attend over the
     /// mass that it did. `q` is the step's query `[Hq, Dh]`, `lse` the log-sum-exp of what it
     /// attended `[Hq]`. `None` where the index bounds nothing.
-    pub fn ratios(&self, q: &[f32], lse: &[f32]) -> Option<Vec<f64>> {
+    pub fn ratios(&self, backend: &B, q: &[f32], lse: &[f32]) -> Option<Vec<f64>> {
         let is_block = match self.kind {
             IndexKind::Clusters(_) => false,
             IndexKind::Blocks(b) if b.summary == BlockSummary::MinMax => true,
@@ -124,7 +124,8 @@ impl<B: Backend> Bounded<'_, B> {
             for (cluster, take) in self.selector.selected(self.selection, head) {
                 takes[cluster] = take as u32;
             }
-            let landmarks = decode_f32(kv_dtype, &clusters.centroids.all());
+            let landmarks = self.index.landmarks(backend, head.index());
+            let landmarks = decode_f32(kv_dtype, &landmarks.get(0..clusters.sizes.len()));
             let units = Units {
                 sizes: &clusters.sizes,
                 takes: &takes,
@@ -201,7 +202,7 @@ mod tests {
         let selector = t::chosen(&device, shape, &t::policy(20), choice);
         let bounded =
             Bounded { shape, kind, index: &index, selector: &selector, selection: SELECTION };
-        bounded.ratios(q, lse)
+        bounded.ratios(&device, q, lse)
     }
 
     /// The largest and smallest of every channel, as Quest has them.

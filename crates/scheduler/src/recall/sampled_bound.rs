@@ -101,13 +101,14 @@ impl<B: Backend> SampledBound<'_, B> {
     /// For each query head, an upper limit of U / Z that holds with a confidence of 95 %: of the
     /// mass of what it did not choose over the mass of what it attended. `q` is the step's query
     /// `[Hq, Dh]`, `lse` the log-sum-exp of what it attended `[Hq]`.
-    pub fn ratios(&self, q: &[f32], lse: &[f32]) -> Vec<f64> {
+    pub fn ratios(&self, backend: &B, q: &[f32], lse: &[f32]) -> Vec<f64> {
         let shape = self.choice.rows.shape;
         let d = shape.head_dim;
         let mut all = Vec::with_capacity(shape.n_q_heads);
         for head in shape.heads() {
             let units = &self.index.heads()[head];
-            let landmarks = decode_f32(shape.kv_dtype, &units.centroids.all());
+            let landmarks = self.index.landmarks(backend, head.index());
+            let landmarks = decode_f32(shape.kv_dtype, &landmarks.get(0..units.sizes.len()));
             let mut parts = self.parts(head, units);
             let mut rng = self.choice.place.rng(head, Purpose::Bound);
             for h in shape.query_heads(head) {

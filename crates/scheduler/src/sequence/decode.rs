@@ -407,7 +407,7 @@ impl Token {
         backend.read_all(&mut parts).await?;
         let step = DecodeStep { q: &q, k: &k, pending };
         let rows = LayerRows { shape, store: &**store, layer: self.layer };
-        let features = low_rank.fit(rows, index, &step, |head| {
+        let features = low_rank.fit(rows, (&**backend, index), &step, |head| {
             path.selector.selected(query.selection, head).map(|(token, _)| token).collect()
         });
         Ok(path.selector.set_features(&**backend, &features)?)

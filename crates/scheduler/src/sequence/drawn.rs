@@ -32,7 +32,7 @@ impl Token {
     pub fn bound_attention<B: Backend>(&self, sequence: &mut Sequence<B>, q: &[f32], sums: &[f32]) {
         let bounds = if sequence.policy.attention_bound == AttentionBound::Sampled {
             let sampled = sequence.sampled_bound(self.layer, sequence.n_tokens);
-            sampled.map(|sampled| sampled.ratios(q, sums))
+            sampled.map(|sampled| sampled.ratios(&*sequence.backend, q, sums))
         } else {
             sequence.bounds(self.layer, q, sums)
         };
@@ -143,7 +143,7 @@ impl<B: Backend> Sequence<B> {
     /// looks rows up.
     pub fn sampled_bounds(&self, layer: LayerId, q: &[f32], lse: &[f32]) -> Option<Vec<f64>> {
         let last = self.n_tokens.checked_sub(1)?;
-        Some(self.sampled_bound(layer, last)?.ratios(q, lse))
+        Some(self.sampled_bound(layer, last)?.ratios(&*self.backend, q, lse))
     }
 
     /// The tokens that a KV head drew and attended in the last decode step, with how many tokens

@@ -120,7 +120,9 @@ pub(super) fn end_in_pieces(sequence: &mut TestSequence) -> usize {
 
 /// The units of each layer, and the tokens of its rows.
 pub(super) fn indexes(sequence: &TestSequence) -> Vec<(Vec<ClustersRecord>, Vec<Vec<u32>>)> {
-    let index = |layer: &Layer<ReferenceBackend>| layer.recall().unwrap().index.record().heads;
+    let index = |layer: &Layer<ReferenceBackend>| {
+        layer.recall().unwrap().index.record(&sequence.backend).heads
+    };
     let one = |layer| (index(layer), layer.positions.clone());
     sequence.layers.iter().map(one).collect()
 }

@@ -273,12 +273,12 @@ impl<B: Backend> Recall<B> {
         Ok(())
     }
 
-    /// Makes the index and what belongs to it again on a fresh device.
-    pub(super) fn restore(&mut self, backend: &B, sinks: usize) -> OpResult<()> {
+    /// Makes the index and what belongs to it again on a fresh device, after `lost`.
+    pub(super) fn restore(&mut self, lost: &B, backend: &B, sinks: usize) -> OpResult<()> {
         self.caches.iter_mut().for_each(ClusterCache::clear);
-        self.index.restore(backend)?;
+        self.index.restore(lost, backend)?;
         if let Some(tokens) = &mut self.tokens {
-            tokens.restore(backend)?;
+            tokens.restore(lost, backend)?;
         }
         if let Some(bounds) = &mut self.bounds {
             bounds.restore(backend)?;
@@ -620,7 +620,7 @@ mod tests {
         look_up(&mut layer, HeadId(0), ClusterId(1));
         let recall = layer.recall_mut().unwrap();
         recall.selected_at = Some(SelectedAt { n_tokens: 5, n_indexed: 3 });
-        recall.restore(&ReferenceBackend::new(), 1).unwrap();
+        recall.restore(&backend, &ReferenceBackend::new(), 1).unwrap();
         assert_eq!(recall.selected_at, None);
         assert_eq!(recall.index.n_used(0), 2);
         assert_eq!(look_up(&mut layer, HeadId(0), ClusterId(1)), 0);

@@ -23,7 +23,7 @@ use crate::recall::{RecallMode, residual_bytes, sampled_bytes, token_stage_bytes
 pub struct KvPlan {
     /// All keys and values, in host memory.
     pub host_kv_bytes: u64,
-    /// The host's copy of the index, of sums of queries, and the rows' positions.
+    /// What the host has of the index beside kernels, of sums of queries, and the rows' positions.
     pub host_index_bytes: u64,
     /// Device: KV of layers that attend to everything.
     pub dense_bytes: u64,
@@ -57,7 +57,9 @@ impl KvPlan {
         let mut has_coded = false;
         for layer in shape.layers() {
             let mode = policy.layer_mode(shape, layer);
-            plan.add_index(shape, policy, mode);
+            // Where attention reads the host store, host and kernels share what describes units.
+            let has_copy = options.placement == Placement::Device;
+            plan.add_index(shape, policy, (mode, has_copy));
             if on_device && mode == LayerMode::Recall {
                 plan.add_owners(shape, policy);
             }
@@ -200,7 +202,8 @@ impl KvPlan {
         self.host_index_bytes += (shape.n_kv_heads * rows * key) as u64;
     }
 
-    fn add_index(&mut self, shape: &KvShape, policy: &Policy, mode: LayerMode) {
+    fn add_index(&mut self, shape: &KvShape, policy: &Policy, (mode, has_copy): (LayerMode, bool)) {
+        let copied = |bytes: usize| if has_copy { bytes } else { 0 };
         if mode != LayerMode::Recall {
             return;
         }
@@ -235,10 +238,11 @@ impl KvPlan {
             // The cluster of each token, where means stand for the others.
             let owner = if policy.residual.has_means() { word } else { 0 };
             self.host_index_bytes +=
-                (shape.n_kv_heads * shape.capacity * (token + 3 * word + owner)) as u64;
+                (shape.n_kv_heads * shape.capacity * (copied(token) + 3 * word + owner)) as u64;
         }
         // Starts, sizes and radii beside the centroids.
-        self.host_index_bytes += (shape.n_kv_heads * clusters * (centroid + 3 * word)) as u64;
+        let cluster = copied(centroid) + 3 * word;
+        self.host_index_bytes += (shape.n_kv_heads * clusters * cluster) as u64;
     }
 
     /// Who owns tokens and clusters, where the device lists what a choice of tokens left.

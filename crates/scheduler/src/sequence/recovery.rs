@@ -197,7 +197,7 @@ impl<B: Backend> Sequence<B> {
     /// of a token that had not reached the host are gone, so cut the sequence back by it first or
     /// compute it again.
     pub fn recover(&mut self, backend: &Arc<B>) -> Result<(), SchedulerError> {
-        self.backend = Arc::clone(backend);
+        let lost = std::mem::replace(&mut self.backend, Arc::clone(backend));
         self.ending = None;
         self.forget_means();
         self.copies = CopyQueue::new(backend, &self.options);
@@ -221,7 +221,7 @@ impl<B: Backend> Sequence<B> {
                 *slots = Slots::new(&**backend, &self.shape, slots.n)?;
             }
             if let Some(recall) = layer.recall_mut() {
-                recall.restore(&**backend, self.policy.sinks)?;
+                recall.restore(&*lost, &**backend, self.policy.sinks)?;
             }
         }
         if self.readiness == Readiness::NeedsRebuild {

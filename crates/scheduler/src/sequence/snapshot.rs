@@ -145,7 +145,7 @@ impl<B: Backend> Sequence<B> {
 
     /// A layer as a session file has it.
     pub(crate) async fn layer_record(&self, layer: LayerId) -> Result<LayerRecord, SchedulerError> {
-        let state = self.state(layer, &LayerIndex::record).await?;
+        let state = self.state(layer, &|index| index.record(&self.backend)).await?;
         let recorded = self.recorded(layer).await?;
         Ok(LayerRecord { recorded, state })
     }

@@ -182,9 +182,10 @@ pub fn clusters_of_a_prompt_are_made_of_unrounded_keys<B: Probe>(backend: &Arc<B
             block_on(sim.sequence.truncate(150)).unwrap();
             sim.truth.iter_mut().for_each(|layer| layer.truncate(150));
             sim.prefill(4, 150);
-            let recall = sim.sequence.layers()[1].recall().expect("it recalls");
-            let heads = recall.index.heads().iter();
-            heads.map(|head| (head.sizes.clone(), head.centroids.clone())).collect::<Vec<_>>()
+            let index = &sim.sequence.layers()[1].recall().expect("it recalls").index;
+            let of_head =
+                |head: HeadId| (index.heads()[head].sizes.clone(), sim.landmarks(index, head));
+            sim.sequence.shape().heads().map(of_head).collect::<Vec<_>>()
         };
         let exact = index(HostRows::Plain);
         assert!(exact[0].0.len() > 40, "{} clusters", exact[0].0.len());

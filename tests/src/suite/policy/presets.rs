@@ -344,8 +344,9 @@ pub fn a_mass_budget_recalls_as_much_as_the_estimate_asks_for<B: Probe>(backend:
 fn check_mass<B: Backend>(sim: &Sim<B>, head: HeadId, share: f64) {
     let shape = sim.sequence.shape();
     let (d, layer) = (shape.head_dim, &sim.sequence.layers()[1]);
-    let index = &layer.recall().unwrap().index.heads()[head];
-    let centroids = longview_core::decode_f32(shape.kv_dtype, &index.centroids.all());
+    let index = &layer.recall().unwrap().index;
+    let centroids = sim.landmarks(index, head);
+    let index = &index.heads()[head];
     let mut mass = vec![0.0f64; index.sizes.len()];
     for h in shape.query_heads(head) {
         let q = &sim.truth[1].last().unwrap().q[h * d..(h + 1) * d];

@@ -362,8 +362,9 @@ pub(super) fn brute_force<B: Backend>(
 ) -> HashSet<u32> {
     let shape = sim.sequence.shape();
     let (d, layer) = (shape.head_dim, &sim.sequence.layers()[1]);
-    let index = &layer.recall().unwrap().index.heads()[head];
-    let centroids = longview_core::decode_f32(DType::F32, &index.centroids.all());
+    let index = &layer.recall().unwrap().index;
+    let centroids = sim.landmarks(index, head);
+    let index = &index.heads()[head];
     let q = &sim.truth[1][position].q;
     let mut pooled = vec![0.0f64; index.sizes.len()];
     for h in shape.query_heads(head) {
@@ -402,8 +403,10 @@ pub fn members_of_a_cluster_stand_closest_first<B: Probe>(backend: &Arc<B>) {
             .unwrap();
     sim.prefill(8, 700);
     for (l, layer) in sim.sequence.layers().iter().enumerate() {
-        for (h, index) in layer.recall().unwrap().index.heads().iter().enumerate() {
-            let centroids = longview_core::decode_f32(DType::F32, &index.centroids.all());
+        let index = &layer.recall().unwrap().index;
+        for (h, head) in sim.sequence.shape().heads().enumerate() {
+            let centroids = sim.landmarks(index, head);
+            let index = &index.heads()[head];
             for (c, (start, size)) in index.starts.iter().zip(&index.sizes).enumerate() {
                 let centroid = &centroids[c * 8..(c + 1) * 8];
                 let keys: Vec<&[f32]> = (*start..start + size)
