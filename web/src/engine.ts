@@ -102,6 +102,7 @@ export const CELL = {
   hit: 3,
   miss: 4,
   held: 5,
+  drawn: 6,
 } as const;
 
 /** One byte a cell, each a value of `CELL`, for one KV head of one layer. */

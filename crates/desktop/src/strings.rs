@@ -252,13 +252,14 @@ pub const LAYER: &str = "Layer";
 pub const HEAD: &str = "KV head";
 pub const MAP_EMPTY: &str =
     "While an answer is written, each cell shows what became of its tokens.";
-pub const MAP_KINDS: [&str; 6] = [
+pub const MAP_KINDS: [&str; 7] = [
     "Left out",
     "First tokens (sinks)",
     "Last tokens (recent)",
     "Chosen, on the device (hit)",
     "Chosen, fetched (miss)",
     "Left out, still on the device",
+    "Drawn for those left out (sampled)",
 ];
 pub const NOTHING_READ: &str = "Nothing is read yet.";
 
@@ -522,8 +523,8 @@ pub fn hits(rate: f64) -> String {
 }
 
 /// The map in words; counts are by the number of a token's place.
-pub fn map_summary(layer: usize, head: usize, counts: &[usize; 6], cell: usize) -> String {
-    let attended: usize = counts[1..5].iter().sum();
+pub fn map_summary(layer: usize, head: usize, counts: &[usize; 7], cell: usize) -> String {
+    let attended: usize = [1, 2, 3, 4, 6].iter().map(|kind| counts[*kind]).sum();
     let all: usize = counts.iter().sum();
     let one = if cell == 1 { "one token".to_owned() } else { tokens(cell) };
     format!(

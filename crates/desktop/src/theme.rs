@@ -58,8 +58,9 @@ pub struct Palette {
     pub warn: Color32,
     /// Behind what went wrong.
     pub bad_card: Color32,
-    /// Cells of the map, by the number of their place: skipped, sink, recent, hit, missed, held.
-    pub map: [Color32; 6],
+    /// Cells of the map, by the number of their place: skipped, sink, recent, hit, missed, held,
+    /// drawn.
+    pub map: [Color32; 7],
 }
 
 const fn rgb(hex: u32) -> Color32 {
@@ -81,7 +82,15 @@ const LIGHT: Palette = Palette {
     good: rgb(0x20693f),
     warn: rgb(0x8a5200),
     bad_card: rgb(0xfcecea),
-    map: [rgb(0xe4e5e2), rgb(0x6a4c93), rgb(0x3c8d5a), rgb(0x1f5fc4), rgb(0xd9730d), rgb(0xb4c7e7)],
+    map: [
+        rgb(0xe4e5e2),
+        rgb(0x6a4c93),
+        rgb(0x3c8d5a),
+        rgb(0x1f5fc4),
+        rgb(0xd9730d),
+        rgb(0xb4c7e7),
+        rgb(0xa32a6b),
+    ],
 };
 
 const DARK: Palette = Palette {
@@ -99,7 +108,15 @@ const DARK: Palette = Palette {
     good: rgb(0x7fd3a0),
     warn: rgb(0xf0b26b),
     bad_card: rgb(0x3a2221),
-    map: [rgb(0x34383d), rgb(0xb79ce0), rgb(0x6fc48e), rgb(0x86b1ff), rgb(0xf2a25c), rgb(0x41557a)],
+    map: [
+        rgb(0x34383d),
+        rgb(0xb79ce0),
+        rgb(0x6fc48e),
+        rgb(0x86b1ff),
+        rgb(0xf2a25c),
+        rgb(0x41557a),
+        rgb(0xf08fc0),
+    ],
 };
 
 /// The colours in force.
@@ -228,7 +245,7 @@ mod tests {
             {
                 assert!(contrast(text, behind) >= 4.5, "{text:?} on {behind:?}");
             }
-            for cell in &p.map[1..5] {
+            for cell in p.map[1..5].iter().chain(&p.map[6..]) {
                 assert!(contrast(*cell, p.map[0]) >= 2.0, "{cell:?}");
             }
         }

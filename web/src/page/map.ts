@@ -14,7 +14,8 @@ interface Kind {
 }
 
 const KINDS: Kind[] = [
-  kind(CELL.miss, "fetched now (miss)", "M", "--map-miss", 5),
+  kind(CELL.miss, "fetched now (miss)", "M", "--map-miss", 6),
+  kind(CELL.drawn, "drawn for those left out (sampled)", "X", "--map-drawn", 5),
   kind(CELL.hit, "attended, was on the device (hit)", "H", "--map-hit", 4),
   kind(CELL.sink, "first tokens (sinks)", "S", "--map-sink", 3),
   kind(CELL.recent, "last tokens (recent)", "R", "--map-recent", 2),
@@ -128,16 +129,17 @@ export class MapPanel {
     if (this.decoding && now - this.spokenAt < 1000) return;
     this.spokenAt = now;
     const of = (value: number): number => map.counts[value] ?? 0;
-    const parts = [CELL.sink, CELL.recent, CELL.hit, CELL.miss].map(of);
+    const parts = [CELL.sink, CELL.recent, CELL.hit, CELL.miss, CELL.drawn].map(of);
     const attended = parts.reduce((a, b) => a + b, 0);
     const all = map.counts.reduce((a, b) => a + b, 0);
-    const [sinks = 0, recent = 0, hits = 0, misses = 0] = parts;
+    const [sinks = 0, recent = 0, hits = 0, misses = 0, drawn = 0] = parts;
+    const sampled = drawn === 0 ? "" : `, ${count(drawn)} drawn for others`;
     const { layer, head } = this.place;
     const per = map.cellTokens * group;
     this.summary.textContent =
       `${this.policy}, layer ${layer}, KV head ${head}: this step attends ` +
       `${count(attended)} of ${count(all)} tokens: ${count(sinks)} sinks, ` +
-      `${count(recent)} recent, ${count(hits)} hits, ${count(misses)} misses. ` +
+      `${count(recent)} recent, ${count(hits)} hits, ${count(misses)} misses${sampled}. ` +
       `${count(of(CELL.held))} more are in the device cache. ` +
       `One cell is ${per === 1 ? "one token" : `${count(per)} tokens`}.`;
   }
@@ -222,5 +224,7 @@ function cell(
     context.fillRect(x + middle - third / 2, y, third, size);
   } else if (value === CELL.recent) {
     context.fillRect(x, y + middle - third / 2, size, third);
+  } else if (value === CELL.drawn) {
+    context.fillRect(x + middle - third / 2, y + middle - third / 2, third, third);
   }
 }

@@ -310,8 +310,9 @@ class ScriptedRuntime implements EngineRuntime {
 function contextMap(tokens: Uint8Array<ArrayBuffer>): ContextMap {
   const cellTokens = script.cellTokens ?? 1;
   const kinds = new Uint8Array(Math.ceil(tokens.length / cellTokens));
-  const counts = [0, 0, 0, 0, 0, 0];
-  const telling = [CELL.notAttended, CELL.held, CELL.recent, CELL.sink, CELL.hit, CELL.miss];
+  const counts = [0, 0, 0, 0, 0, 0, 0];
+  const { notAttended, held, recent, sink, hit, drawn, miss } = CELL;
+  const telling = [notAttended, held, recent, sink, hit, drawn, miss];
   const weight = telling.map((_, kind) => telling.findIndex((other) => other === kind));
   const weigh = (kind: number): number => weight[kind] ?? 0;
   tokens.forEach((kind, i) => {

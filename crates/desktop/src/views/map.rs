@@ -12,7 +12,7 @@ const SIZES: [f32; 6] = [14.0, 12.0, 10.0, 8.0, 6.0, 4.0];
 /// Height of the map at most.
 const MOST_HEIGHT: f32 = 320.0;
 /// In which order kinds tell most, where cells become one.
-const WEIGHT: [u8; 6] = [0, 2, 3, 4, 5, 1];
+const WEIGHT: [u8; 7] = [0, 2, 3, 4, 6, 1, 5];
 
 /// Draws the map and says it in words.
 pub fn show(ui: &mut Ui, map: &ContextMap, (layer, head): (usize, usize)) {
@@ -42,7 +42,7 @@ pub fn legend(ui: &mut Ui) {
     ui.add_space(GAP);
     ui.spacing_mut().item_spacing.y = 0.0;
     ui.spacing_mut().interact_size.y = 22.0;
-    for kind in [4usize, 3, 1, 2, 5, 0] {
+    for kind in [4usize, 3, 6, 1, 2, 5, 0] {
         ui.horizontal(|ui| {
             let (rect, _) = ui.allocate_exact_size(Vec2::splat(14.0), Sense::hover());
             let mut mesh = Mesh::default();
@@ -71,7 +71,7 @@ fn grouped(kinds: &[u8], group: usize) -> Vec<u8> {
 }
 
 /// One cell. Shapes tell kinds apart without colour: a miss is cut, sinks and recent tokens have a
-/// bar, what is still on the device is hollow.
+/// bar, what was drawn has a dot, what is still on the device is hollow.
 fn cell(mesh: &mut Mesh, kind: u8, at: Pos2, size: f32, palette: &Palette) {
     let color = palette.map.get(usize::from(kind)).copied().unwrap_or(Color32::TRANSPARENT);
     let rect = Rect::from_min_size(at, Vec2::splat(size));
@@ -82,6 +82,7 @@ fn cell(mesh: &mut Mesh, kind: u8, at: Pos2, size: f32, palette: &Palette) {
         2 => Rect::from_center_size(rect.center(), Vec2::new(size, third)),
         4 => Rect::from_min_size(at, Vec2::splat(size / 2.0)),
         5 => rect.shrink(third / 1.5),
+        6 => Rect::from_center_size(rect.center(), Vec2::splat(third)),
         _ => return,
     };
     mesh.add_colored_rect(inner, palette.card);

@@ -277,7 +277,7 @@ fn map(context: usize, attended: usize) -> ContextMap {
         _ => 0,
     };
     let kinds: Vec<u8> = (0..context).map(kind).collect();
-    let mut counts = [0; 6];
+    let mut counts = [0; 7];
     kinds.iter().for_each(|kind| counts[usize::from(*kind)] += 1);
     ContextMap { cell_tokens: 1, kinds, counts }
 }

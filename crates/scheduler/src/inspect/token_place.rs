@@ -20,6 +20,8 @@ pub enum TokenPlace {
     Missed = 4,
     /// Not attended, and still on the device from an earlier step.
     Held = 5,
+    /// Attended: it was drawn from those that were not chosen, and stood for several of them.
+    Drawn = 6,
 }
 
 /// The KV head whose recall is followed, and the rows that its last step fetched.

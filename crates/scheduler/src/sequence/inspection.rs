@@ -87,7 +87,7 @@ impl<B: Backend> Sequence<B> {
             selector: &path.selector,
             selection: self.attended_selection(state.selection),
         };
-        bounded.ratios(q, lse)
+        bounded.ratios(&*self.backend, q, lse)
     }
 
     /// Follows a layer and a KV head of it from the next decode step on, or none.
@@ -142,6 +142,8 @@ impl<B: Backend> Sequence<B> {
         mark(out, self.last_recalled(layer, head), TokenPlace::Hit);
         let missed = tracked.missed().iter().filter_map(|row| positions.get(*row as usize));
         mark(out, missed.copied(), TokenPlace::Missed);
+        let drawn = self.drawn_tokens(layer, head).into_iter().map(|(token, _)| token);
+        mark(out, drawn, TokenPlace::Drawn);
         mark(out, self.kept_tokens(layer, head), TokenPlace::Hit);
         if !attends_all {
             let sinks = self.sinks(layer).min(n);

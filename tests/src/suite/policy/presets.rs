@@ -9,7 +9,7 @@ use longview_ops::Backend;
 use longview_scheduler::{
     Attend, AttentionBound, BudgetMode, HostRows, KvShape, LayerMode, Placement, Policy,
     PolicyOptions, Positions, Preset, RecallMode, Residency, Residual, SchedulerError,
-    SequenceOptions,
+    SequenceOptions, TokenPlace,
 };
 use pollster::block_on;
 
@@ -338,6 +338,35 @@ pub fn a_mass_budget_recalls_as_much_as_the_estimate_asks_for<B: Probe>(backend:
             attended.push(sim.sequence.stats().mean_attended().unwrap());
         }
         assert!(attended.windows(2).all(|w| w[0] + 2.0 < w[1]), "{attended:?}");
+    }
+}
+
+pub fn tokens_that_are_drawn_are_told_apart<B: Probe>(backend: &Arc<B>) {
+    let policy = PolicyOptions { residual: Some(Residual::Sample(20)), ..clusterkv(96) };
+    let (layer, head) = (LayerId(1), HeadId(0));
+    for &placement in placements(&**backend) {
+        let mut sim = Sim::new(backend, small_shape(500), &policy, options(placement)).unwrap();
+        sim.prefill(10, 300);
+        sim.sequence.track_head(Some((layer, head)));
+        let mut places = Vec::new();
+        for _ in 0..5 {
+            sim.decode(10);
+            sim.sequence.token_places(&mut places);
+            assert_eq!(places.len(), sim.n_tokens());
+            let of = |kinds: &[TokenPlace]| -> Vec<u32> {
+                let places = places.iter().zip(0..);
+                places.filter(|(place, _)| kinds.contains(place)).map(|(_, token)| token).collect()
+            };
+            let drawn = sim.sequence.drawn_tokens(layer, head);
+            let mut drawn: Vec<u32> = drawn.into_iter().map(|(token, _)| token).collect();
+            drawn.sort_unstable();
+            assert_eq!((of(&[TokenPlace::Drawn]), drawn.len()), (drawn, 20), "{placement:?}");
+            let mut attended = sim.sequence.attended_tokens(layer, head);
+            attended.sort_unstable();
+            let (sink, recent) = (TokenPlace::Sink, TokenPlace::Recent);
+            let others = of(&[sink, recent, TokenPlace::Hit, TokenPlace::Missed]);
+            assert_eq!(others, attended, "{placement:?}");
+        }
     }
 }
 

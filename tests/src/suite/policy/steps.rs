@@ -45,6 +45,7 @@ macro_rules! policy_checks {
             every_preset_survives_a_lost_device,
             what_was_let_go_of_is_not_on_the_device,
             a_mass_budget_recalls_as_much_as_the_estimate_asks_for,
+            tokens_that_are_drawn_are_told_apart,
             certificates_are_never_violated,
             a_choice_that_the_host_must_see_is_not_speculated,
             representative_scores_survive_a_detour_and_a_cut,
