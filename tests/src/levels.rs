@@ -41,12 +41,15 @@ pub struct LevelRows {
     pub n_cases: usize,
 }
 
+/// Threads at most: each opens four devices.
+const MOST_THREADS: usize = 4;
+
 /// The cases of `sample` at each shader level; the error says why there is no such device.
 ///
-/// To compile takes one core, and no op needs another: every core takes op after op.
+/// To compile takes one core, and no op needs another: a thread for each core takes op after op.
 pub fn parity_at_levels(sample: Sample, share: Share) -> Result<Vec<LevelRows>, String> {
     let ops: Vec<Op> = sample.ops().collect();
-    let n_threads = available_parallelism().map_or(1, NonZero::get).clamp(1, ops.len().max(1));
+    let n_threads = available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
     let next = AtomicUsize::new(0);
     let take_turns = || -> Result<Vec<(usize, [LevelRows; 3])>, String> {
         let devices = Devices::open()?;

@@ -8,15 +8,13 @@
 //! output's error is that of means. Both follow from codes and clusters alone, so a session file
 //! need not hold them.
 
-use std::ops::Range;
-
 use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpResult, View, ViewMut};
 
 use super::cluster_parts::{ClusterParts, Coded};
 use super::halfway::all_bounds;
 use super::head_index::HeadIndex;
-use super::kernel_memory::alloc;
+use super::kernel_memory::{alloc, unit_spans};
 use super::layer_index::LayerIndex;
 
 /// Clusters that a window of decoded tokens becomes, and more.
@@ -103,7 +101,9 @@ impl<B: Backend> ClusterBounds<B> {
     /// have, the fork has none until it follows its indexes.
     pub fn fork(&mut self, backend: &B) -> OpResult<Self> {
         let all = vec![0; self.n_clusters.len()];
-        let (used, written) = (self.spans(&all), self.spans(&self.unchanged));
+        let room = (self.capacity, 2 * self.rank);
+        let spans = |first: &[usize]| unit_spans((first, &self.n_clusters), room);
+        let (used, written) = (spans(&all), spans(&self.unchanged));
         let spans = ForkSpans { used: &used, written: &written };
         let forked = backend.fork_host(&mut self.bounds, spans, LABEL)?;
         self.unchanged.clone_from(&self.n_clusters);
@@ -124,13 +124,6 @@ impl<B: Backend> ClusterBounds<B> {
             sums: vec![0; rank],
             parts,
         })
-    }
-
-    /// Elements of the clusters from `first` of each head on.
-    fn spans(&self, first: &[usize]) -> Vec<Range<usize>> {
-        let at = |h: usize, cluster: usize| (h * self.capacity + cluster) * 2 * self.rank;
-        let heads = first.iter().zip(&self.n_clusters).enumerate();
-        heads.map(|(h, (first, end))| at(h, *first.min(end))..at(h, *end)).collect()
     }
 
     /// Makes the device's buffer again on a fresh device. It is empty until it follows.

@@ -5,7 +5,6 @@
 //! can be cut back by dropping batches. The host reads centroids too ([`UnitVectors`]): a lost
 //! device is rebuilt from them, and they are what a saved session holds.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use longview_core::{DType, encode_f32_into};
@@ -15,7 +14,7 @@ use smallvec::SmallVec;
 use super::cluster_groups::{Batch, ClusterGroups};
 use super::device_owners::DeviceOwners;
 use super::head_index::HeadIndex;
-use super::kernel_memory::alloc;
+use super::kernel_memory::{alloc, unit_spans};
 use super::kmeans_job::HeadClusters;
 use super::records::{ClustersRecord, IndexRecord};
 use super::unit_vectors::{HeadVectors, Room, UnitVectors};
@@ -414,11 +413,7 @@ impl<B: Backend> LayerIndex<B> {
     pub(crate) fn fork(&mut self, backend: &B) -> OpResult<Self> {
         let (n_heads, capacity) = (self.heads.len(), self.capacity);
         let n_units: Vec<usize> = self.heads.iter().map(|head| head.sizes.len()).collect();
-        let spans = |first: &[usize]| -> Vec<Range<usize>> {
-            let heads = first.iter().zip(&n_units).enumerate();
-            let at = |h: usize, unit: usize| h * capacity + unit;
-            heads.map(|(h, (first, end))| at(h, *first.min(end))..at(h, *end)).collect()
-        };
+        let spans = |first: &[usize]| unit_spans((first, &n_units), (capacity, 1));
         let all = vec![0; n_heads];
         let mut is_shared = true;
         let mut fork = |buffer: &mut B::Buffer, since: &[usize], label: &str| {

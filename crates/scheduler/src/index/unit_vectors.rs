@@ -12,7 +12,7 @@ use std::sync::Arc;
 use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpResult, View, ViewMut};
 
-use super::kernel_memory::alloc;
+use super::kernel_memory::{alloc, unit_spans};
 use super::shared_bytes::SharedBytes;
 
 /// How many vectors there may be, and what they are.
@@ -146,8 +146,19 @@ impl<B: Backend> UnitVectors<B> {
     /// Moves to a fresh device after `lost`, with so many units of each head.
     pub fn move_to(&mut self, (lost, fresh): (&B, &B), n_units: &[usize]) -> OpResult<()> {
         let mut moved = Self::new(fresh, self.room)?;
+        // What forks share on the host stays shared.
+        let keeps_copies = self.copies.is_some() && moved.copies.is_some();
+        if keeps_copies {
+            moved.copies.clone_from(&self.copies);
+        }
         for (h, n) in n_units.iter().enumerate() {
-            moved.append(fresh, (h, 0), &self.get(lost, h, 0..*n))?;
+            let bytes = self.get(lost, h, 0..*n);
+            if keeps_copies {
+                moved.truncate(h, *n);
+                moved.write(fresh, (h, 0), &bytes)?;
+            } else {
+                moved.append(fresh, (h, 0), &bytes)?;
+            }
         }
         *self = moved;
         Ok(())
@@ -161,10 +172,7 @@ impl<B: Backend> UnitVectors<B> {
         let copies = self.copies.as_mut().and_then(Arc::get_mut);
         copies.into_iter().flatten().for_each(SharedBytes::share);
         let room = self.room;
-        let spans = |first: &[usize]| -> Vec<Range<usize>> {
-            let heads = first.iter().zip(n_units).enumerate();
-            heads.map(|(h, (first, n))| room.elements(h, *first.min(n)..*n)).collect()
-        };
+        let spans = |first: &[usize]| unit_spans((first, n_units), (room.capacity, room.width));
         let (used, written) = (spans(&vec![0; n_units.len()]), spans(unchanged));
         let spans = ForkSpans { used: &used, written: &written };
         if let Some(buffer) = backend.fork_host(&mut self.buffer, spans, room.label)? {
@@ -281,6 +289,19 @@ mod tests {
                 [1.0, 2.0, 3.0, 4.0, 9.0, 10.0, 0.0, 0.0, 7.0, 8.0]
             );
         }
+    }
+
+    #[test]
+    fn forks_share_the_hosts_copy_after_a_lost_device_too() {
+        let (lost, fresh) = (separate_device(), separate_device());
+        let mut vectors = some(&lost);
+        let mut fork = vectors.fork(&lost, &[3, 1], &[0, 0]).unwrap();
+        for vectors in [&mut vectors, &mut fork] {
+            vectors.move_to((&lost, &fresh), &[3, 1]).unwrap();
+            assert_eq!(floats(&fresh, vectors.all()), ALL);
+        }
+        let [own, forks] = [&vectors, &fork].map(|v| v.get(&fresh, 0, 0..3).as_ptr());
+        assert_eq!(own, forks);
     }
 
     /// Also to a device of the other kind.
