@@ -7,7 +7,7 @@ use crate::lru::{Doc, Lru};
 use crate::times::Rates;
 
 /// Of the time that answers may wait, what chunks and steps are planned to take (`pace.rs`).
-const PLANNED: f64 = 0.75;
+const PLANNED: f64 = 0.65;
 /// Fewest tokens of a chunk (`pace.rs`).
 const LEAST: u64 = 16;
 
