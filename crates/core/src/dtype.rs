@@ -54,6 +54,7 @@ impl DType {
     }
 
     /// Elements of a KV row, a key and a value of `head_dim` numbers each.
+    #[inline]
     pub const fn kv_row_len(self, head_dim: usize) -> usize {
         match self {
             DType::Q8 => kv8::row_bytes(head_dim),

@@ -19,11 +19,13 @@ pub const KEY_BLOCK: usize = 32;
 const MOST: f32 = 127.0;
 
 /// Scales of a key.
+#[inline]
 pub const fn n_key_scales(head_dim: usize) -> usize {
     head_dim.div_ceil(KEY_BLOCK)
 }
 
 /// Bytes of a row.
+#[inline]
 pub const fn row_bytes(head_dim: usize) -> usize {
     (2 * head_dim + 2 * n_key_scales(head_dim) + 2).next_multiple_of(4)
 }

@@ -53,8 +53,8 @@ impl StridedMut {
 pub(crate) unsafe fn dots<S: Simd, R: Stored>(
     q: Strided,
     n_q: usize,
-    row: impl Fn(usize) -> R,
-    ahead: impl Fn(usize),
+    row: impl Fn(usize) -> R + Copy,
+    ahead: impl Fn(usize) + Copy,
     n: usize,
     k: usize,
     out: StridedMut,
@@ -85,7 +85,7 @@ pub(crate) unsafe fn dots<S: Simd, R: Stored>(
 unsafe fn groups<S: Simd, R: Stored>(
     q: Strided,
     n_q: usize,
-    row: impl Fn(usize) -> R,
+    row: impl Fn(usize) -> R + Copy,
     n: usize,
     k: usize,
     out: StridedMut,
@@ -94,10 +94,10 @@ unsafe fn groups<S: Simd, R: Stored>(
     while g < n_q {
         let (q, out) = (q.skip(g * q.row), out.skip(g * out.row));
         g += match n_q - g {
-            1 => group::<S, R, 1>(q, &row, n, k, out),
-            2 => group::<S, R, 2>(q, &row, n, k, out),
-            3 => group_of_three::<S, R>(q, &row, n, k, out),
-            _ => group::<S, R, 4>(q, &row, n, k, out),
+            1 => group::<S, R, 1>(q, row, n, k, out),
+            2 => group::<S, R, 2>(q, row, n, k, out),
+            3 => group_of_three::<S, R>(q, row, n, k, out),
+            _ => group::<S, R, 4>(q, row, n, k, out),
         };
     }
 }
@@ -107,7 +107,7 @@ unsafe fn groups<S: Simd, R: Stored>(
 #[inline(always)]
 unsafe fn group<S: Simd, R: Stored, const H: usize>(
     q: Strided,
-    row: impl Fn(usize) -> R,
+    row: impl Fn(usize) -> R + Copy,
     n: usize,
     k: usize,
     out: StridedMut,
@@ -148,7 +148,7 @@ unsafe fn group<S: Simd, R: Stored, const H: usize>(
 #[inline(always)]
 unsafe fn group_of_three<S: Simd, R: Stored>(
     q: Strided,
-    row: impl Fn(usize) -> R,
+    row: impl Fn(usize) -> R + Copy,
     n: usize,
     k: usize,
     out: StridedMut,
@@ -321,8 +321,8 @@ impl<E: Elem> Kernel for ListedDots<'_, E> {
 #[inline(always)]
 pub(crate) unsafe fn weighted<S: Simd, R: Stored>(
     p: Strided,
-    row: impl Fn(usize) -> R,
-    ahead: impl Fn(usize),
+    row: impl Fn(usize) -> R + Copy,
+    ahead: impl Fn(usize) + Copy,
     n: usize,
     k: usize,
     o: StridedMut,
@@ -331,16 +331,16 @@ pub(crate) unsafe fn weighted<S: Simd, R: Stored>(
     let mut r = 0;
     while r < n_rows {
         let (p, o) = (p.skip(r * p.row), o.skip(r * o.row));
-        let ahead = |i: usize| {
+        let ahead = move |i: usize| {
             if r == 0 {
                 ahead(i);
             }
         };
         match n_rows - r {
-            1 => weighted_rows::<S, R, 1>(p, &row, ahead, n, k, o),
-            2 => weighted_rows::<S, R, 2>(p, &row, ahead, n, k, o),
-            3 => weighted_rows::<S, R, 3>(p, &row, ahead, n, k, o),
-            _ => weighted_rows::<S, R, 4>(p, &row, ahead, n, k, o),
+            1 => weighted_rows::<S, R, 1>(p, row, ahead, n, k, o),
+            2 => weighted_rows::<S, R, 2>(p, row, ahead, n, k, o),
+            3 => weighted_rows::<S, R, 3>(p, row, ahead, n, k, o),
+            _ => weighted_rows::<S, R, 4>(p, row, ahead, n, k, o),
         }
         r += (n_rows - r).min(4);
     }
@@ -349,8 +349,8 @@ pub(crate) unsafe fn weighted<S: Simd, R: Stored>(
 #[inline(always)]
 unsafe fn weighted_rows<S: Simd, R: Stored, const N: usize>(
     p: Strided,
-    row: &impl Fn(usize) -> R,
-    ahead: impl Fn(usize),
+    row: impl Fn(usize) -> R + Copy,
+    ahead: impl Fn(usize) + Copy,
     n: usize,
     k: usize,
     o: StridedMut,
@@ -358,7 +358,7 @@ unsafe fn weighted_rows<S: Simd, R: Stored, const N: usize>(
     let mut c = 0;
     while c < k {
         let left = k - c;
-        let ahead = |i: usize| {
+        let ahead = move |i: usize| {
             if c == 0 {
                 ahead(i);
             }
@@ -388,8 +388,8 @@ struct Columns {
 #[inline(always)]
 unsafe fn weighted_columns<S: Simd, R: Stored, const N: usize, const W: usize>(
     p: Strided,
-    row: &impl Fn(usize) -> R,
-    ahead: impl Fn(usize),
+    row: impl Fn(usize) -> R + Copy,
+    ahead: impl Fn(usize) + Copy,
     n: usize,
     columns: Columns,
     o: StridedMut,

@@ -48,7 +48,7 @@ pub(crate) fn of_lane<S: Simd>(k: usize, lane: usize) -> usize {
 /// instruction set's features are there.
 #[inline(always)]
 pub(crate) unsafe fn panel<S: Simd, R: Stored>(
-    row: impl Fn(usize) -> R,
+    row: impl Fn(usize) -> R + Copy,
     n: usize,
     k: usize,
     scale: f32,
@@ -67,7 +67,7 @@ pub(crate) unsafe fn panel<S: Simd, R: Stored>(
         while p < k {
             let columns = (k - p).min(S::LANES);
             let mut v = [S::zero(); MAX_LANES];
-            square::<S, R>(&row, j, rows, p, columns, &mut v);
+            square::<S, R>(row, j, rows, p, columns, &mut v);
             for (i, x) in v[..columns].iter().enumerate() {
                 let place = places.start[i] + p / S::LANES * places.step;
                 let to = panel.add(place * width + j);
@@ -87,7 +87,7 @@ pub(crate) unsafe fn panel<S: Simd, R: Stored>(
 /// Rows j.. and columns p.. as a transposed square.
 #[inline(always)]
 unsafe fn square<S: Simd, R: Stored>(
-    row: &impl Fn(usize) -> R,
+    row: impl Fn(usize) -> R + Copy,
     j: usize,
     rows: usize,
     p: usize,
