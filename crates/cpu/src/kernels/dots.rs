@@ -1,4 +1,8 @@
 //! Dot products of a few f32 vectors with many stored rows, each row read once from memory.
+//!
+//! What says where a row is goes from function to function by value (`Copy`). By reference it is
+//! called through `Fn` for `&F`, which is inlined only where a build is optimised as it is linked:
+//! a call for every row, before which the sums leave their registers.
 
 use std::mem::MaybeUninit;
 

@@ -9,7 +9,7 @@ const LEAST: usize = 16;
 const FIRST: usize = 32;
 
 /// Of the time that answers may wait, what chunks and steps are planned to take, in percent: the
-/// next one may take longer than the last ones did, where a clustering runs beside by a half.
+/// next one may take half as long again as the last ones did (`bench/record/2026-11-26-stall.md`).
 const PLANNED: u32 = 65;
 /// What is left after each round of a time that was longer than the last one, in percent.
 const REMEMBERED: u32 = 90;
