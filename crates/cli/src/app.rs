@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::args::{Refusal, on_topic, prepare, shorten};
@@ -96,13 +98,41 @@ pub fn main() -> ExitCode {
 }
 
 /// `error` with the usage of the command that it is about, which `first` may name.
-fn with_usage(error: clap::Error, first: &str) -> clap::Error {
+fn with_usage(mut error: clap::Error, first: &str) -> clap::Error {
     let mut command = Cli::command();
     // Gives commands their whole names.
     command.build();
     match command.find_subcommand_mut(first) {
-        Some(own) => error.format(own),
+        Some(own) => {
+            say_options(&mut error, own);
+            error.format(own)
+        }
         None => error.format(&mut command),
+    }
+}
+
+/// Options that other programs take as words without an option (`ollama run MODEL PROMPT`).
+const FREE_WORDS: [(&str, &str); 3] = [
+    ("model", "-m <MODEL> names the model"),
+    ("prompt", "-p <TEXT> gives the prompt"),
+    ("file", "-f <FILE> gives a document"),
+];
+
+/// Says which options take what a word without an option may be meant to be.
+fn say_options(error: &mut clap::Error, command: &clap::Command) {
+    let is_word = |value: &ContextValue| {
+        matches!(value, ContextValue::String(word) if !word.starts_with('-'))
+    };
+    let is_free_word = error.kind() == ErrorKind::UnknownArgument
+        && error.get(ContextKind::InvalidArg).is_some_and(is_word);
+    if !is_free_word {
+        return;
+    }
+    let has = |id: &str| command.get_arguments().any(|arg| arg.get_id() == id);
+    let tips = FREE_WORDS.iter().filter(|(id, _)| has(id)).map(|(_, tip)| StyledStr::from(*tip));
+    let tips: Vec<StyledStr> = tips.collect();
+    if !tips.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
     }
 }
 

@@ -42,6 +42,19 @@ fn options_of_llama_cpp_are_never_read_as_something_else() {
     longview(["-m", "x", "-p", "y"]).refuses_usage(&["begin with one", "longview run -m DIR"]);
 }
 
+/// As other programs take models and prompts (`ollama run MODEL PROMPT`, `vllm serve MODEL`).
+#[test]
+fn a_word_without_an_option_is_refused_with_the_options_that_take_it() {
+    let [model, prompt] = ["-m <MODEL> names the model", "-p <TEXT> gives the prompt"];
+    let document = "-f <FILE> gives a document";
+    longview(["run", "smollm2", "Hello there"]).refuses_usage(&["'smollm2'", model, prompt]);
+    longview(["run", "-m", "x", "Hello there"]).refuses_usage(&["'Hello there'", prompt, document]);
+    let serve = longview(["serve", "smollm2"]);
+    assert!(!serve.stderr.contains(prompt), "no option of serve: {}", serve.stderr);
+    serve.refuses_usage(&["'smollm2'", model]);
+    longview(["run", "--promt", "x"]).refuses_usage(&["--promt", "similar"]);
+}
+
 #[test]
 fn options_of_llama_cpp_that_exist_here_work_under_its_names() {
     let plain = json(&["-p", "The wind", "--temp", "0.7", "--chunk-size", "64"]);
