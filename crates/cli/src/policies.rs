@@ -12,6 +12,7 @@ use longview_scheduler::{
 };
 use serde::Serialize;
 
+use crate::args::one_of;
 use crate::out;
 use crate::table::Table;
 use crate::units;
@@ -19,6 +20,9 @@ use crate::units;
 /// Options of `longview policies`.
 #[derive(Args)]
 pub struct PoliciesArgs {
+    /// The policy whose options are to be explained [default: none, all are listed].
+    #[arg(value_name = "NAME", value_parser = one_of(Preset::ALL))]
+    name: Option<Preset>,
     /// Print one JSON object [default: off].
     #[arg(long)]
     json: bool,
@@ -71,13 +75,11 @@ fn entry(preset: Preset) -> Result<Entry> {
     };
     let (small, large) = (plan(1 << 16)?, plan(1 << 17)?);
     let growth = |of: fn(&KvPlan) -> u64| (of(&large) - of(&small)) >> 16;
-    let info = preset.info();
-    let options = OPTIONS.iter().filter(|option| info.options.contains(&option.name));
     Ok(Entry {
-        info,
+        info: preset.info(),
         device_bytes_per_token: growth(KvPlan::device_kv_bytes),
         host_bytes_per_token: growth(|plan| plan.host_kv_bytes + plan.host_index_bytes),
-        options_given_defaults: options
+        options_given_defaults: options_of(preset)
             .map(|o| OptionEntry {
                 name: o.name,
                 value: o.value,
@@ -88,27 +90,36 @@ fn entry(preset: Preset) -> Result<Entry> {
     })
 }
 
+/// The options that mean something to a preset.
+fn options_of(preset: Preset) -> impl Iterator<Item = &'static OptionInfo> {
+    let names = preset.info().options;
+    OPTIONS.iter().filter(move |option| names.contains(&option.name))
+}
+
 /// What an option does, with the range of its value.
 pub fn help(option: &OptionInfo) -> String {
     let help = option.help.trim();
     if option.range.is_any() { help.to_owned() } else { format!("{help} ({})", option.range) }
 }
 
-/// Prints the table or the object.
+/// Prints the list, one policy, or the object.
 pub fn run(args: &PoliciesArgs) -> Result<()> {
-    let entries =
-        Preset::ALL.iter().map(|(preset, _)| entry(*preset)).collect::<Result<Vec<_>>>()?;
+    let presets = Preset::ALL.iter().map(|(preset, _)| *preset);
+    let is_meant = |preset: &Preset| args.name.is_none_or(|name| name == *preset);
+    let entries = presets.filter(is_meant).map(entry).collect::<Result<Vec<_>>>()?;
     if args.json {
         return out::json(&entries);
     }
     let mut out = out::stdout();
-    writeln!(
-        out,
-        "index: what a step looks through to choose tokens; budget: how the number of attended \
-         tokens is divided; rows: where the keys and values of the other tokens are:\nresident (on \
-         the device), recall (in host memory, fetched when they are chosen), evict (dropped for \
-         good).\n"
-    )?;
+    if args.name.is_none() {
+        writeln!(
+            out,
+            "index: what a step looks through to choose tokens; budget: how the number of attended \
+             tokens is divided; rows: where the keys and values of the other tokens are:\nresident \
+             (on the device), recall (in host memory, fetched when they are chosen), evict (dropped \
+             for good).\n"
+        )?;
+    }
     for Entry { info, .. } in &entries {
         writeln!(out, "{}: {}", info.name, info.source)?;
         let PresetInfo { index, budget, residency, .. } = info;
@@ -127,8 +138,12 @@ pub fn run(args: &PoliciesArgs) -> Result<()> {
         table.row(entry.info.name, bytes.map(|b| units::count(b as usize)));
     }
     table.write(&mut out)?;
+    let Some(preset) = args.name else {
+        writeln!(out, "\n`longview policies NAME` explains the options of one of them.")?;
+        return Ok(());
+    };
     writeln!(out, "\nOptions (--NAME VALUE, or name = value in a --policy-file):")?;
-    for option in OPTIONS {
+    for option in options_of(preset) {
         writeln!(out, "  --{} {}\n      {}", option.name, option.value, help(option))?;
     }
     Ok(())

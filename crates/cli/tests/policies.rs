@@ -35,12 +35,27 @@ fn the_list_says_of_each_where_it_stands_and_what_may_be_said() {
         assert!(is_placed, "{name}: {place}");
         assert!(options.contains("options: --budget"), "{name}: {options}");
     }
-    // Every option of the lists is explained at the end.
-    let (lists, explained) = text.split_once("\nOptions (").expect("options are explained");
-    for option in lists.split_whitespace().filter(|word| word.starts_with("--")) {
-        let line = format!("\n  {option} ");
-        assert!(explained.contains(&line), "{option} is not explained");
+    assert!(text.ends_with("\n`longview policies NAME` explains the options of one of them.\n"));
+}
+
+#[test]
+fn every_option_of_a_policy_is_explained_beside_it() {
+    for name in NAMES {
+        let text = longview(["policies", name]).ok();
+        assert!(text.starts_with(&format!("{name}: ")), "{name}:\n{text}");
+        let (list, explained) = text.split_once("\nOptions (").expect("options are explained");
+        let options: Vec<&str> =
+            list.split_whitespace().filter(|word| word.starts_with("--")).collect();
+        for option in &options {
+            assert!(explained.contains(&format!("\n  {option} ")), "{option} is not explained");
+        }
+        let n_explained = explained.lines().filter(|line| line.starts_with("  --")).count();
+        assert_eq!(n_explained, options.len(), "{name}: options of others");
     }
+    let text = longview(["policies", "quest", "--json"]).ok();
+    let entries: Vec<Value> = serde_json::from_str(&text).expect("one JSON value");
+    assert_eq!(entries.iter().map(|entry| &entry["name"]).collect::<Vec<_>>(), ["quest"]);
+    longview(["policies", "qest"]).refuses_usage(&["'qest'", "quest"]);
 }
 
 #[test]
