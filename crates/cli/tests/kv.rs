@@ -81,6 +81,11 @@ fn a_document_is_kept_asked_and_removed() {
     assert!(done.ok().contains("48213"));
     shelf.kv(&["export", "--text", "book", "@out.txt"]).ok();
     assert_eq!(fs::read_to_string(shelf.0.file("out.txt")).unwrap(), text(16));
+    shelf.kv(&["export", "--text", "book", "-o", "@again.txt"]).ok();
+    assert_eq!(fs::read_to_string(shelf.0.file("again.txt")).unwrap(), text(16));
+    let both = ["export", "--text", "book", "@one.txt", "-o", "@two.txt"];
+    shelf.kv(&both).refuses_usage(&["cannot be used with"]);
+    shelf.kv(&["export", "book"]).refuses_usage(&["<FILE>"]);
     shelf.kv(&["export", "--text", "book", "@out.txt"]).fails_with(&["out.txt: is not "]);
     shelf.kv(&["rename", "book", "novel"]).ok();
     shelf.kv(&["pin", "novel"]).ok();
@@ -107,10 +112,11 @@ fn the_model_of_the_program_has_a_name() {
     let run = ["run", "-m", "needle", "--device", "cpu", "-n", "16", "--temp", "0", "-f", &file];
     let done: Done = command(run).args(["-p", QUESTION]).output().unwrap().into();
     assert!(done.ok().contains("48213"));
-    // The same model at a place of its own has read the same.
+    // The same model at a place of its own has read the same. A question may be given as to `run`.
     let model = needle().display().to_string();
-    let again = ["open", "book", QUESTION, "-m", &model, "-n", "16", "--temp", "0"];
+    let again = ["open", "book", "-p", QUESTION, "-m", &model, "-n", "16", "--temp", "0"];
     assert!(shelf.kv(&again).ok().contains("48213"));
+    shelf.kv(&["open", "book", "x", "-p", "y"]).refuses_usage(&["cannot be used with"]);
 }
 
 #[test]

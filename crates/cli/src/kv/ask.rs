@@ -31,6 +31,10 @@ pub struct OpenArgs {
     #[arg(value_name = "QUESTION")]
     question: Option<String>,
 
+    /// The same as QUESTION, as `longview run` takes it [default: none].
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "question")]
+    prompt: Option<String>,
+
     #[command(flatten)]
     share: ShareArgs,
 
@@ -63,7 +67,8 @@ pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
     let path = documents.session_path(session);
     let is_chat = session.key.reading == Reading::Chat;
     let model = Path::new(&session.model);
-    run::run(&run::about_kept(args.ask, path, model, is_chat, (args.question, keep)))
+    let question = args.question.or(args.prompt);
+    run::run(&run::about_kept(args.ask, path, model, is_chat, (question, keep)))
 }
 
 /// The session to ask: of the model that was given, or the one that was used last; before others

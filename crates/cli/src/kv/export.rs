@@ -22,8 +22,12 @@ pub struct ExportArgs {
     name: String,
 
     /// File to write.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    #[arg(value_name = "FILE", required_unless_present = "output")]
+    file: Option<PathBuf>,
+
+    /// The same as FILE, as `longview quantize` takes it [default: none].
+    #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
+    output: Option<PathBuf>,
 
     /// Write the text instead of the session [default: off].
     #[arg(long)]
@@ -39,8 +43,8 @@ pub fn export(library: Option<&Path>, args: &ExportArgs) -> Result<()> {
     let documents = place::open(library)?;
     let document = documents.find(&args.name)?;
     let kind = if args.text { FileKind::Text } else { FileKind::Session };
-    let output =
-        Output { option: "kv export", path: &args.file, kind, force: args.force, inputs: &[] };
+    let path = args.file.as_deref().or(args.output.as_deref()).context("kv export: no FILE")?;
+    let output = Output { option: "kv export", path, kind, force: args.force, inputs: &[] };
     let n_bytes = if args.text {
         let text = documents.text(document.id)?;
         output.prepare()?.write(|out| Ok(out.write_all(text.as_bytes())?))?
@@ -53,12 +57,12 @@ pub fn export(library: Option<&Path>, args: &ExportArgs) -> Result<()> {
                 document.id.short()
             );
         };
-        let path = documents.session_path(session);
-        verify(&path).map_err(|what| anyhow!("{}: {what}; nothing is written", document.name))?;
-        let mut source = File::open(&path).with_context(|| path.display().to_string())?;
+        let session = documents.session_path(session);
+        verify(&session).map_err(|what| anyhow!("{}: {what}; nothing is written", document.name))?;
+        let mut source = File::open(&session).with_context(|| session.display().to_string())?;
         output.prepare()?.write(|out| Ok(io::copy(&mut source, out).map(drop)?))?
     };
-    note(format_args!("{}: {} written", args.file.display(), units::bytes(n_bytes)));
+    note(format_args!("{}: {} written", path.display(), units::bytes(n_bytes)));
     Ok(())
 }
 
