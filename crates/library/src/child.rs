@@ -4,6 +4,10 @@
 //! and waits for the answer ([`run`]). The child limits itself before it reads anything
 //! ([`limit`]), then answers with a text or an error ([`write_answer`], [`read_answer`]). Whatever
 //! ends the child is one error in the parent. Windows has no such limits; there the time bounds it.
+//!
+//! For work that comes often a child answers one input after the other ([`Asked`], [`answer_all`]).
+
+mod asked;
 
 use std::io::{self, Cursor, Read, Write};
 use std::path::Path;
@@ -14,6 +18,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+pub use self::asked::{Asked, answer_all};
 
 /// What is read of a child's last words, which only tell one cause from another.
 const STDERR_BYTES: u64 = 4096;
@@ -139,14 +145,21 @@ fn is_cpu_spent(_: ExitStatus) -> bool {
 /// memory when it dies.
 #[cfg(unix)]
 pub fn limit(memory_mib: u64, cpu_s: u64) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limits = [
-        (Resource::As, memory_mib << 20),
-        (Resource::Cpu, cpu_s),
-        (Resource::Fsize, 0),
-        (Resource::Core, 0),
-    ];
-    for (resource, wanted) in limits {
+    limit_memory(memory_mib);
+    limit_to(&[(rustix::process::Resource::Cpu, cpu_s)]);
+}
+
+/// [`limit`] but for processor time.
+#[cfg(unix)]
+pub fn limit_memory(memory_mib: u64) {
+    use rustix::process::Resource;
+    limit_to(&[(Resource::As, memory_mib << 20), (Resource::Fsize, 0), (Resource::Core, 0)]);
+}
+
+#[cfg(unix)]
+fn limit_to(limits: &[(rustix::process::Resource, u64)]) {
+    use rustix::process::{Rlimit, getrlimit, setrlimit};
+    for &(resource, wanted) in limits {
         // A limit can be lowered, never raised. Where the system has none, that of time remains.
         let now = getrlimit(resource).maximum;
         let limit = Some(now.map_or(wanted, |now| now.min(wanted)));
@@ -158,23 +171,35 @@ pub fn limit(memory_mib: u64, cpu_s: u64) {
 #[cfg(not(unix))]
 pub fn limit(_: u64, _: u64) {}
 
+/// Does nothing: this system has no such limits.
+#[cfg(not(unix))]
+pub fn limit_memory(_: u64) {}
+
 /// Writes a child's answer to stdout.
 ///
 /// # Errors
 /// What the system says, such as that the parent has gone.
 pub fn write_answer<E: Serialize>(answer: &Result<String, E>) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
+    write_to(&mut stdout, answer)?;
+    stdout.flush()
+}
+
+/// A child's answer.
+///
+/// # Errors
+/// What `out` says.
+pub fn write_to<E: Serialize>(out: &mut impl Write, answer: &Result<String, E>) -> io::Result<()> {
     match answer {
         Ok(text) => {
-            stdout.write_all(&[TEXT])?;
-            stdout.write_all(text.as_bytes())?;
+            out.write_all(&[TEXT])?;
+            out.write_all(text.as_bytes())
         }
         Err(error) => {
-            stdout.write_all(&[ERROR])?;
-            serde_json::to_writer(&mut stdout, error)?;
+            out.write_all(&[ERROR])?;
+            Ok(serde_json::to_writer(out, error)?)
         }
     }
-    stdout.flush()
 }
 
 /// What a child wrote.

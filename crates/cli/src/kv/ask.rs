@@ -32,7 +32,13 @@ pub struct OpenArgs {
     question: Option<String>,
 
     /// The same as QUESTION, as `longview run` takes it [default: none].
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "question")]
+    #[arg(
+        short,
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        conflicts_with = "question"
+    )]
     prompt: Option<String>,
 
     #[command(flatten)]

@@ -58,7 +58,8 @@ pub fn export(library: Option<&Path>, args: &ExportArgs) -> Result<()> {
             );
         };
         let session = documents.session_path(session);
-        verify(&session).map_err(|what| anyhow!("{}: {what}; nothing is written", document.name))?;
+        verify(&session)
+            .map_err(|what| anyhow!("{}: {what}; nothing is written", document.name))?;
         let mut source = File::open(&session).with_context(|| session.display().to_string())?;
         output.prepare()?.write(|out| Ok(io::copy(&mut source, out).map(drop)?))?
     };

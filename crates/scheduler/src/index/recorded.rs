@@ -48,8 +48,13 @@ pub struct Recorded<B: Backend> {
     pub(crate) mass_rows: usize,
     /// Sums of queries; only once a policy asked for them.
     pub(crate) queries: Option<RecordedQueries<B>>,
-    /// Both sums as of the last finished prefill, on the host.
-    saved: Vec<f32>,
+    /// Those of queries, then those of keys, as they were last on the host; empty where there were
+    /// none. Sequences that go on from one share them.
+    saved: Arc<[f32]>,
+    /// Whether these are the sums of now.
+    is_saved: bool,
+    /// Whether the device has the sums of now; else it gets them before it adds to them.
+    is_on_device: bool,
 }
 
 /// Both sums over the first tokens.
@@ -100,22 +105,44 @@ impl<B: Backend> Recorded<B> {
             mass: None,
             mass_rows: 0,
             queries: None,
-            saved: vec![0.0; 2 * len],
+            saved: Arc::default(),
+            is_saved: true,
+            is_on_device: true,
         })
     }
 
-    /// Both sums and where their host copies go.
-    pub(crate) fn read_parts(&mut self) -> [(View<'_, B>, &mut [u8]); 2] {
-        let (q, k) = self.saved.split_at_mut(self.gram_q.len());
-        [
+    /// Both sums and where their host copies go; [`Recorded::was_read`] follows. `None` where the
+    /// host has them.
+    pub(crate) fn read_parts(&mut self) -> Option<[(View<'_, B>, &mut [u8]); 2]> {
+        if self.is_saved {
+            return None;
+        }
+        if self.saved.is_empty() {
+            self.saved = vec![0.0; self.gram_q.len() + self.gram_k.len()].into();
+        }
+        let (q, k) = Arc::make_mut(&mut self.saved).split_at_mut(self.gram_q.len());
+        Some([
             (View::all(&self.gram_q), bytemuck::cast_slice_mut(q)),
             (View::all(&self.gram_k), bytemuck::cast_slice_mut(k)),
-        ]
+        ])
     }
 
-    /// Both sums, from the device.
+    /// What [`Recorded::read_parts`] names was read.
+    pub(crate) fn was_read(&mut self) {
+        self.is_saved = true;
+    }
+
+    /// Both sums.
     pub(crate) async fn sums(&self, backend: &B) -> OpResult<(Vec<f32>, Vec<f32>)> {
         let (mut q, mut k) = (vec![0.0; self.gram_q.len()], vec![0.0; self.gram_k.len()]);
+        if self.is_saved {
+            if !self.saved.is_empty() {
+                let (saved_q, saved_k) = self.saved.split_at(q.len());
+                q.copy_from_slice(saved_q);
+                k.copy_from_slice(saved_k);
+            }
+            return Ok((q, k));
+        }
         let mut parts = [
             (View::all(&self.gram_q), bytemuck::cast_slice_mut(&mut q)),
             (View::all(&self.gram_k), bytemuck::cast_slice_mut(&mut k)),
@@ -124,13 +151,34 @@ impl<B: Backend> Recorded<B> {
         Ok((q, k))
     }
 
-    /// Sums that were saved.
-    pub(crate) fn load_sums(&mut self, backend: &B, q: &[f32], k: &[f32]) -> OpResult<()> {
-        let (saved_q, saved_k) = self.saved.split_at_mut(q.len());
-        saved_q.copy_from_slice(q);
-        saved_k.copy_from_slice(k);
+    /// Both sums, those of queries first, for others to share; empty where there are none.
+    pub(crate) async fn shared_sums(&mut self, backend: &B) -> OpResult<Arc<[f32]>> {
+        if !self.is_saved {
+            let (q, k) = self.sums(backend).await?;
+            self.saved = q.into_iter().chain(k).collect();
+            self.is_saved = true;
+        }
+        Ok(Arc::clone(&self.saved))
+    }
+
+    /// Sums that were saved, as [`Recorded::shared_sums`] has them.
+    pub(crate) fn load_sums(&mut self, sums: Arc<[f32]>) {
+        (self.saved, self.is_saved, self.is_on_device) = (sums, true, false);
+    }
+
+    /// Writes sums that were loaded to the device.
+    fn bring_sums(&mut self, backend: &B) -> OpResult<()> {
+        if self.is_on_device {
+            return Ok(());
+        }
+        let len = self.gram_q.len();
+        let zeros = if self.saved.is_empty() { vec![0.0; 2 * len] } else { Vec::new() };
+        let sums = if zeros.is_empty() { &self.saved[..] } else { &zeros };
+        let (q, k) = sums.split_at(len);
         backend.write(ViewMut::all(&mut self.gram_q), bytemuck::cast_slice(q))?;
-        backend.write(ViewMut::all(&mut self.gram_k), bytemuck::cast_slice(k))
+        backend.write(ViewMut::all(&mut self.gram_k), bytemuck::cast_slice(k))?;
+        self.is_on_device = true;
+        Ok(())
     }
 
     /// Makes the sums again on a fresh device.
@@ -141,9 +189,9 @@ impl<B: Backend> Recorded<B> {
         if let Some(queries) = &mut self.queries {
             queries.restore(backend)?;
         }
-        let (q, k) = self.saved.split_at(self.gram_q.len());
-        backend.write(ViewMut::all(&mut self.gram_q), bytemuck::cast_slice(q))?;
-        backend.write(ViewMut::all(&mut self.gram_k), bytemuck::cast_slice(k))
+        // Those of now are gone with the device.
+        (self.is_saved, self.is_on_device) = (true, false);
+        Ok(())
     }
 
     /// Adds a chunk of a prompt to the sums, and keeps its last queries.
@@ -215,6 +263,8 @@ impl<B: Backend> Recorded<B> {
         t: &LayerTensors<'_, B>,
         (first, n): (usize, usize),
     ) -> OpResult<()> {
+        self.bring_sums(backend)?;
+        self.is_saved = false;
         let (hq, hkv, d) = (shape.n_q_heads, shape.n_kv_heads, shape.head_dim);
         let gram = |n_heads: usize, group: usize| GramParams {
             n_tokens: n as u32,
@@ -239,8 +289,8 @@ impl<B: Backend> Recorded<B> {
     /// Keeps the sums as they are, unless they are kept: a cut may come back to here.
     pub(crate) async fn keep_earlier(&mut self, backend: &B) -> OpResult<()> {
         if self.may_keep_earlier() {
-            let (q, k) = self.sums(backend).await?;
-            self.push_earlier(q.into_iter().chain(k).collect());
+            let sums = self.shared_sums(backend).await?;
+            self.push_earlier(sums);
         }
         Ok(())
     }
@@ -248,7 +298,7 @@ impl<B: Backend> Recorded<B> {
     /// The same of sums that were loaded just now: their host copies are at hand.
     pub(crate) fn keep_loaded(&mut self) {
         if self.may_keep_earlier() {
-            self.push_earlier(self.saved.as_slice().into());
+            self.push_earlier(Arc::clone(&self.saved));
         }
     }
 
@@ -294,24 +344,22 @@ impl<B: Backend> Recorded<B> {
 
     /// The sequence is cut back to `n` tokens: so are the sums, where they are known. Otherwise
     /// they stay those of more tokens.
-    pub(crate) fn cut_sums(&mut self, backend: &B, n: usize) -> OpResult<()> {
+    pub(crate) fn cut_sums(&mut self, n: usize) {
         if n >= self.n_summed {
-            return Ok(());
+            return;
         }
         let known = self.sums_known(n);
         self.earlier.retain(|earlier| earlier.n_tokens <= n);
         let earlier = self.earlier.iter().find(|earlier| earlier.n_tokens == known);
-        let zero = (n == 0).then(|| vec![0.0; self.saved.len()].into());
-        let sums = earlier.map(|earlier| Arc::clone(&earlier.sums)).or(zero);
+        let none = (n == 0).then(Arc::default);
+        let sums = earlier.map(|earlier| Arc::clone(&earlier.sums)).or(none);
         self.has_gap = sums.is_none();
         if let Some(sums) = sums {
-            let (q, k) = sums.split_at(self.gram_q.len());
-            self.load_sums(backend, q, k)?;
+            self.load_sums(sums);
             self.n_summed = known;
         } else {
             self.n_summed = n;
         }
-        Ok(())
     }
 
     /// The earlier sums of the layer that this one goes on from, which has the same ones now.
@@ -438,8 +486,10 @@ mod tests {
         let backend = R::new();
         let mut recorded = new(&backend);
         prompt(&backend, &mut recorded, 1..3, 0);
-        let mut parts = recorded.read_parts();
+        let mut parts = recorded.read_parts().expect("the host has none");
         pollster::block_on(backend.read_all(&mut parts)).unwrap();
+        recorded.was_read();
+        assert!(recorded.read_parts().is_none(), "it has them now");
         let want = pollster::block_on(recorded.sums(&backend)).unwrap();
         prompt(&backend, &mut recorded, 3..4, 0);
         recorded.mass_rows = 3;
@@ -449,7 +499,7 @@ mod tests {
         assert_eq!(recorded.mass_rows, 0, "received attention is gone with the device");
         // And as they were loaded.
         let mut loaded = new(&backend);
-        loaded.load_sums(&backend, &[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0]).unwrap();
+        loaded.load_sums([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0].into());
         let want = (vec![1.0, 2.0, 3.0, 4.0], vec![5.0, 6.0, 7.0, 8.0]);
         assert_eq!(pollster::block_on(loaded.sums(&backend)).unwrap(), want);
         loaded.restore(&fresh, &one_head()).unwrap();

@@ -382,9 +382,12 @@ impl<B: Backend> Sequence<B> {
         }
         let mut parts = ReadParts::<B>::new();
         for layer in &mut self.layers {
-            parts.extend(layer.recorded.read_parts());
+            parts.extend(layer.recorded.read_parts().into_iter().flatten());
         }
-        Ok(self.backend.read_all(&mut parts).await?)
+        self.backend.read_all(&mut parts).await?;
+        drop(parts);
+        self.layers.iter_mut().for_each(|layer| layer.recorded.was_read());
+        Ok(())
     }
 
     /// Brings the sums of queries to the host, where blocks are made of them and a lost device

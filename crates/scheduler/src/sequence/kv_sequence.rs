@@ -211,7 +211,21 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// An empty sequence whose rows will be those of `store`.
-    pub(super) fn over(
+    fn over(
+        backend: &Arc<B>,
+        shape: KvShape,
+        policy: Policy,
+        options: SequenceOptions,
+        store: Box<dyn HostStore<B>>,
+    ) -> Result<Self, SchedulerError> {
+        let mut sequence = Self::bare(backend, shape, policy, options, store)?;
+        sequence.adopt_policy()?;
+        sparse_means::check(&sequence.policy, &sequence.options)?;
+        Ok(sequence)
+    }
+
+    /// [`Sequence::over`] without what the policy asks for.
+    pub(super) fn bare(
         backend: &Arc<B>,
         shape: KvShape,
         policy: Policy,
@@ -225,7 +239,7 @@ impl<B: Backend> Sequence<B> {
         let layers = (0..shape.n_layers)
             .map(|_| Layer::new(&**backend, &shape))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut sequence = Self {
+        Ok(Self {
             mover: RowMover::new(&**backend, &shape, 1, true)?,
             copies: CopyQueue::new(backend, &options),
             lists: RowLists::new(&**backend, shape.n_kv_heads, 1, false)?,
@@ -258,10 +272,7 @@ impl<B: Backend> Sequence<B> {
             stop: Arc::default(),
             bytes: Vec::new(),
             order: Vec::new(),
-        };
-        sequence.adopt_policy()?;
-        sparse_means::check(&sequence.policy, &sequence.options)?;
-        Ok(sequence)
+        })
     }
 
     /// Lets `stop` end the indexing of prompts from now on, between two layers or two iterations of

@@ -88,6 +88,14 @@ pub struct Recall<B: Backend> {
     pub(super) prompt_keys: Option<PromptKeys>,
 }
 
+/// The indexes of a layer that recalls.
+pub(super) struct Indexes<B: Backend> {
+    pub index: LayerIndex<B>,
+    /// Tokens inside of clusters, and what those are chosen by.
+    pub tokens: Option<LayerIndex<B>>,
+    pub bounds: Option<ClusterBounds<B>>,
+}
+
 /// When a selection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SelectedAt {
@@ -127,10 +135,21 @@ impl<B: Backend> LayerState<B> {
         }
     }
 
-    fn new(backend: &B, shape: &KvShape, policy: &Policy, setup: &LayerSetup) -> OpResult<Self> {
+    /// `forked`: the indexes that it goes on with, where it does not begin with empty ones.
+    fn new(
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        setup: &LayerSetup,
+        forked: Option<Indexes<B>>,
+    ) -> OpResult<Self> {
         Ok(match (policy.layer_mode(shape, setup.layer), policy.index) {
             (LayerMode::Recall, Some(index)) => {
-                Self::Recall(Box::new(Recall::new(backend, shape, policy, index, setup)?))
+                let indexes = match forked {
+                    Some(forked) => forked,
+                    None => Indexes::new(backend, shape, policy, index, setup)?,
+                };
+                Self::Recall(Box::new(Recall::new(shape, policy, index, setup, indexes)))
             }
             // A policy that recalls has an index to recall by.
             (LayerMode::Recall, None) | (LayerMode::Dense, _) => Self::Dense,
@@ -147,7 +166,7 @@ impl<B: Backend> LayerState<B> {
     }
 }
 
-impl<B: Backend> Recall<B> {
+impl<B: Backend> Indexes<B> {
     fn new(
         backend: &B,
         shape: &KvShape,
@@ -192,6 +211,19 @@ impl<B: Backend> Recall<B> {
             }
             None => (None, None),
         };
+        Ok(Self { index: units, tokens, bounds })
+    }
+}
+
+impl<B: Backend> Recall<B> {
+    fn new(
+        shape: &KvShape,
+        policy: &Policy,
+        index: Index,
+        setup: &LayerSetup,
+        indexes: Indexes<B>,
+    ) -> Self {
+        let Indexes { index: units, tokens, bounds } = indexes;
         let caches = match policy.residency {
             Residency::Recall { cache_steps } if setup.host_caches => {
                 let n_units = index.max_units(shape.capacity);
@@ -203,7 +235,7 @@ impl<B: Backend> Recall<B> {
             }
             _ => Vec::new(),
         };
-        Ok(Self {
+        Self {
             index: units,
             tokens,
             bounds,
@@ -215,7 +247,14 @@ impl<B: Backend> Recall<B> {
             selected_at: None,
             prefetch: LayerPrefetch::default(),
             prompt_keys: keeps_prompt_keys(shape, &index).then(PromptKeys::default),
-        })
+        }
+    }
+
+    /// Indexes that go on without these.
+    pub(super) fn fork_indexes(&mut self, backend: &B) -> OpResult<Indexes<B>> {
+        let tokens = self.tokens.as_mut().map(|tokens| tokens.fork(backend)).transpose()?;
+        let bounds = self.bounds.as_mut().map(|bounds| bounds.fork(backend)).transpose()?;
+        Ok(Indexes { index: self.index.fork(backend)?, tokens, bounds })
     }
 
     /// What a selection names: tokens where it has two stages, else the index's units.
@@ -351,13 +390,14 @@ impl<B: Backend> Layer<B> {
     }
 
     /// Gives the layer the device rows, the empty index and the empty caches that `policy` asks
-    /// for.
+    /// for. `forked`: the indexes that it goes on with, where it does not begin with empty ones.
     pub(super) fn adopt(
         &mut self,
         backend: &B,
         shape: &KvShape,
         policy: &Policy,
         setup: &LayerSetup,
+        forked: Option<Indexes<B>>,
     ) -> OpResult<()> {
         // What the policy before had is freed first.
         self.state = LayerState::Dense;
@@ -366,7 +406,7 @@ impl<B: Backend> Layer<B> {
         self.n_indexed = policy.sinks;
         self.n_submitted = policy.sinks;
         let rows = policy.device_rows(shape, setup.layer) - setup.coded_slots;
-        self.state = LayerState::new(backend, shape, policy, setup)?;
+        self.state = LayerState::new(backend, shape, policy, setup, forked)?;
         let is_dense = self.mode() == LayerMode::Dense && !setup.in_place;
         let limit = setup.max_buffer_bytes.filter(|_| is_dense);
         let segments = Segments::new(shape.n_kv_heads * shape.row_bytes(), rows, limit);
@@ -496,7 +536,7 @@ mod tests {
     fn adopted(policy: &Policy, setup: &LayerSetup) -> TestLayer {
         let backend = ReferenceBackend::new();
         let mut layer = Layer::new(&backend, &shape()).unwrap();
-        layer.adopt(&backend, &shape(), policy, setup).unwrap();
+        layer.adopt(&backend, &shape(), policy, setup, None).unwrap();
         layer
     }
 
@@ -534,10 +574,10 @@ mod tests {
         let backend = ReferenceBackend::new();
         let mut layer = adopted(&clusters(), &SETUP);
         (layer.n_indexed, layer.n_submitted) = (9, 11);
-        layer.adopt(&backend, &shape(), &streaming(), &SETUP).unwrap();
+        layer.adopt(&backend, &shape(), &streaming(), &SETUP, None).unwrap();
         assert_eq!((layer.n_indexed, layer.n_submitted), (2, 2));
         assert!(layer.recall().is_none() && layer.kept().is_none());
-        layer.adopt(&backend, &shape(), &heavy_hitters(), &SETUP).unwrap();
+        layer.adopt(&backend, &shape(), &heavy_hitters(), &SETUP, None).unwrap();
         assert!(layer.kept().is_some() && layer.recall().is_none());
         assert_eq!((layer.n_indexed, device_rows(&layer)), (0, 20));
     }

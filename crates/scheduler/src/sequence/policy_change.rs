@@ -9,7 +9,7 @@ use longview_ops::Backend;
 use super::coded_slots::{CodedSlots, n_coded_slots};
 use super::exact_rows::has_device_rows;
 use super::kv_sequence::{Readiness, Sequence};
-use super::layer_state::{Layer, LayerSetup};
+use super::layer_state::{Indexes, Layer, LayerSetup};
 use super::sparse_means;
 use crate::error::SchedulerError;
 use crate::eviction::SinkRotation;
@@ -228,6 +228,16 @@ impl<B: Backend> Sequence<B> {
 
     /// Buffers, index and caches for the policy; rows and positions stay.
     pub(super) fn adopt_policy(&mut self) -> Result<(), SchedulerError> {
+        self.adopt_layers(std::iter::repeat_with(|| None))?;
+        self.alloc_shared()
+    }
+
+    /// What layers have of the policy for themselves: `forked` are the indexes that they go on with,
+    /// where they do not begin with empty ones.
+    pub(super) fn adopt_layers(
+        &mut self,
+        forked: impl IntoIterator<Item = Option<Indexes<B>>>,
+    ) -> Result<(), SchedulerError> {
         self.ending = None;
         self.forget_tracked();
         self.check_recall(&self.policy)?;
@@ -238,7 +248,7 @@ impl<B: Backend> Sequence<B> {
         let host_caches = !in_place && !on_device;
         let (backend, shape, policy) = (&*self.backend, &self.shape, &self.policy);
         let mut selection = SelectionId(0);
-        for (layer, state) in shape.layers().zip(&mut self.layers) {
+        for ((layer, state), forked) in shape.layers().zip(&mut self.layers).zip(forked) {
             let own_rows = has_two_forms && has_device_rows(policy.layer_mode(shape, layer));
             let in_place = in_place && !own_rows;
             let coded_slots = n_coded_slots(shape, policy, &self.options, layer);
@@ -252,10 +262,10 @@ impl<B: Backend> Sequence<B> {
                 coded_slots,
                 max_buffer_bytes,
             };
-            state.adopt(backend, shape, policy, &setup)?;
+            state.adopt(backend, shape, policy, &setup, forked)?;
             selection.0 += usize::from(state.recall().is_some());
         }
-        self.alloc_shared()
+        Ok(())
     }
 
     /// Whether the device looks up hits and misses itself, and the host knows no selection.

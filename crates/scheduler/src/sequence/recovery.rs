@@ -83,7 +83,7 @@ impl<B: Backend> Sequence<B> {
             if let Some(queries) = &mut state.recorded.queries {
                 queries.truncate(&*self.backend, n)?;
             }
-            state.recorded.cut_sums(&*self.backend, n)?;
+            state.recorded.cut_sums(n);
             state.positions.iter_mut().for_each(|positions| positions.truncate(n));
         }
         self.n_tokens = n;
@@ -128,7 +128,7 @@ impl<B: Backend> Sequence<B> {
             if let Some(queries) = &mut state.recorded.queries {
                 queries.truncate(&*self.backend, n)?;
             }
-            state.recorded.cut_sums(&*self.backend, n)?;
+            state.recorded.cut_sums(n);
             state.positions.iter_mut().for_each(|positions| positions.truncate(n));
         }
         self.n_tokens = n;

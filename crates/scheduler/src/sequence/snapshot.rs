@@ -13,9 +13,8 @@ use super::options::SequenceOptions;
 use crate::error::{SchedulerError, SessionFileError};
 use crate::eviction::{Kept, KeptRecord};
 use crate::index::{
-    ClusterBounds, ClustersRecord, HeadClusters, IndexRecord, LayerIndex, LayerProjection,
-    LowRankDecode, LowRankRecord, ProjectionRecord, QueriesRecord, RecordedQueries,
-    projection::Projections,
+    ClustersRecord, HeadClusters, IndexRecord, LayerIndex, LayerProjection, LowRankDecode,
+    LowRankRecord, ProjectionRecord, QueriesRecord, RecordedQueries, projection::Projections,
 };
 use crate::layout::{KvShape, PrefillMode, SUMMED_TOKENS};
 use crate::policy::{INDEX_SEGMENT, Policy};
@@ -152,8 +151,12 @@ impl<B: Backend> Sequence<B> {
 
     /// What prefill recorded of a layer.
     pub(crate) async fn recorded(&self, layer: LayerId) -> Result<RecordedRecord, SchedulerError> {
+        let (gram_q, gram_k) = self.gram_sums(layer).await?;
+        Ok(RecordedRecord { gram_q, gram_k, ..self.recorded_but_sums(layer).await? })
+    }
+
+    async fn recorded_but_sums(&self, layer: LayerId) -> Result<RecordedRecord, SchedulerError> {
         let (backend, recorded) = (&*self.backend, &self.layers[layer].recorded);
-        let (gram_q, gram_k) = recorded.sums(backend).await?;
         let (hq, capacity, rows) = (self.shape.n_q_heads, self.shape.capacity, recorded.mass_rows);
         let mut mass = Vec::new();
         if let Some(buffer) = recorded.mass.as_ref().filter(|_| rows > 0) {
@@ -167,8 +170,8 @@ impl<B: Backend> Sequence<B> {
             backend.read_all(&mut parts).await?;
         }
         Ok(RecordedRecord {
-            gram_q,
-            gram_k,
+            gram_q: Vec::new(),
+            gram_k: Vec::new(),
             last_queries: recorded.last_queries.clone(),
             last_end: recorded.last_end,
             mass_rows: if mass.is_empty() { 0 } else { rows },
@@ -240,19 +243,12 @@ impl<B: Backend> Sequence<B> {
     }
 }
 
-/// The indexes of a layer that recalls.
-struct Indexes<B: Backend> {
-    index: LayerIndex<B>,
-    /// Tokens inside of clusters, and what those are chosen by.
-    tokens: Option<LayerIndex<B>>,
-    bounds: Option<ClusterBounds<B>>,
-}
-
 /// A sequence that is being made from records, layer after layer.
 pub(crate) struct Restored<B: Backend> {
     sequence: Sequence<B>,
     /// Whether the records are of the policy in force.
     is_same_policy: bool,
+    /// Whether indexes are there, those of a sequence that is forked, and records have none.
     is_fork: bool,
     /// Layers whose window was being indexed.
     submitted: Vec<LayerId>,
@@ -275,11 +271,17 @@ impl<B: Backend> Restored<B> {
         Ok(Self { sequence, is_same_policy, is_fork: false, submitted, selections })
     }
 
-    /// An empty sequence under the policy of `origin`, with its first rows in a store of its own.
+    /// A sequence under the policy of `origin`, with its rows in a store of its own, and its indexes.
     pub(super) fn fork_of(origin: &mut Sequence<B>) -> Result<Self, SchedulerError> {
         let store = origin.store.fork(origin.n_tokens)?;
-        let Sequence { backend, shape, policy, options, n_tokens, was_read, known, .. } = &*origin;
-        let mut sequence = Sequence::over(backend, shape.clone(), policy.clone(), *options, store)?;
+        let Sequence { backend, shape, policy, options, n_tokens, was_read, known, layers, .. } =
+            origin;
+        let mut sequence = Sequence::bare(backend, shape.clone(), policy.clone(), *options, store)?;
+        let forked = layers.iter_mut().map(|layer| {
+            let recall = layer.recall_mut();
+            recall.map(|recall| recall.fork_indexes(&**backend)).transpose()
+        });
+        sequence.adopt_layers(forked.collect::<OpResult<Vec<_>>>()?)?;
         sequence.n_tokens = *n_tokens;
         sequence.was_read = *was_read;
         sequence.known = *known;
@@ -350,18 +352,22 @@ impl<B: Backend> Restored<B> {
 
     /// A layer, whose rows and places are there.
     pub fn set_layer(&mut self, layer: LayerId, record: LayerRecord) -> Result<(), SchedulerError> {
-        self.put_layer(layer, record, None)
+        let RecordedRecord { gram_q, gram_k, .. } = &record.recorded;
+        let sums = [&gram_q[..], gram_k].concat().into();
+        self.put_layer(layer, record, sums)
     }
 
-    /// [`Restored::set_layer`], whose indexes may be those of a sequence that is forked: the record
-    /// has none then.
+    /// [`Restored::set_layer`] with the sums of the record apart, as [`Recorded::shared_sums`] has
+    /// them.
+    ///
+    /// [`Recorded::shared_sums`]: crate::index::Recorded::shared_sums
     fn put_layer(
         &mut self,
         layer: LayerId,
         record: LayerRecord,
-        forked: Option<Indexes<B>>,
+        sums: Arc<[f32]>,
     ) -> Result<(), SchedulerError> {
-        self.load_recorded(layer, record.recorded)?;
+        self.load_recorded(layer, record.recorded, sums)?;
         if !self.is_same_policy {
             return Ok(());
         }
@@ -369,7 +375,7 @@ impl<B: Backend> Restored<B> {
             self.submitted.extend(recall.is_submitted.then_some(layer));
             self.selections.extend(recall.selection.clone().map(|selection| (layer, selection)));
         }
-        self.load_state(layer, record.state, forked)
+        self.load_state(layer, record.state)
     }
 
     /// A layer of `origin`, whose places are there.
@@ -378,18 +384,10 @@ impl<B: Backend> Restored<B> {
         layer: LayerId,
         origin: &mut Sequence<B>,
     ) -> Result<(), SchedulerError> {
-        let recorded = origin.recorded(layer).await?;
         let state = origin.state(layer, &|_| IndexRecord::default()).await?;
-        let backend = Arc::clone(&origin.backend);
-        let forked = match origin.layers[layer].recall_mut() {
-            Some(Recall { index, tokens, bounds, .. }) => {
-                let tokens = tokens.as_mut().map(|tokens| tokens.fork(&*backend)).transpose()?;
-                let bounds = bounds.as_mut().map(|bounds| bounds.fork(&*backend)).transpose()?;
-                Some(Indexes { index: index.fork(&*backend)?, tokens, bounds })
-            }
-            None => None,
-        };
-        self.put_layer(layer, LayerRecord { recorded, state }, forked)?;
+        let recorded = origin.recorded_but_sums(layer).await?;
+        let sums = origin.layers[layer].recorded.shared_sums(&*origin.backend).await?;
+        self.put_layer(layer, LayerRecord { recorded, state }, sums)?;
         let (own, other) = (&mut self.sequence.layers[layer], &origin.layers[layer]);
         own.recorded.share_sums(&other.recorded);
         if let (Some(own), Some(other)) = (own.recall_mut(), other.recall()) {
@@ -439,11 +437,12 @@ impl<B: Backend> Restored<B> {
         &mut self,
         layer: LayerId,
         record: RecordedRecord,
+        sums: Arc<[f32]>,
     ) -> Result<(), SchedulerError> {
         let Sequence { backend, shape, policy, layers, .. } = &mut self.sequence;
         let (backend, layer) = (&**backend, &mut layers[layer]);
         let recorded = &mut layer.recorded;
-        recorded.load_sums(backend, &record.gram_q, &record.gram_k)?;
+        recorded.load_sums(sums);
         (recorded.last_queries, recorded.last_end) = (record.last_queries, record.last_end);
         recorded.n_summed = record.last_end.min(SUMMED_TOKENS);
         if policy.needs_sums() {
@@ -480,7 +479,6 @@ impl<B: Backend> Restored<B> {
         &mut self,
         layer: LayerId,
         state: LayerStateRecord,
-        forked: Option<Indexes<B>>,
     ) -> Result<(), SchedulerError> {
         let fits = match (&self.sequence.layers[layer].state, state) {
             (LayerState::Dense, LayerStateRecord::Plain) => true,
@@ -488,7 +486,7 @@ impl<B: Backend> Restored<B> {
                 self.sequence.layers[layer].permuted_to == 0
             }
             (LayerState::Recall(_), LayerStateRecord::Recall(recall)) => {
-                self.load_recall(layer, *recall, forked)?
+                self.load_recall(layer, *recall)?
             }
             (LayerState::Kept(_), LayerStateRecord::Kept(kept)) => self.load_kept(layer, kept)?,
             _ => false,
@@ -504,22 +502,23 @@ impl<B: Backend> Restored<B> {
         &mut self,
         layer: LayerId,
         record: RecallRecord,
-        forked: Option<Indexes<B>>,
     ) -> Result<bool, SchedulerError> {
+        let is_fork = self.is_fork;
         let Sequence { backend, shape, policy, layers, n_tokens, .. } = &mut self.sequence;
         let (backend, sinks, state) = (&**backend, policy.sinks, &mut layers[layer]);
         let LayerState::Recall(recall) = &mut state.state else { return Ok(false) };
         let adapts = policy.index.is_some_and(|index| index.adapts());
-        let is_fit = (forked.is_some() || record.is_sound(sinks, policy.ring_rows(), *n_tokens))
+        let is_fit = (is_fork || record.is_sound(sinks, policy.ring_rows(), *n_tokens))
             && state.permuted_to <= record.n_indexed
             && record.tokens.is_some() == recall.tokens.is_some()
             && (adapts || record.low_rank.is_none());
         if !is_fit {
             return Ok(false);
         }
-        let (width, token_width) = match &forked {
-            Some(forked) => (forked.index.width(), forked.tokens.as_ref().map(LayerIndex::width)),
-            None => (record.index.width, record.tokens.as_ref().map(|tokens| tokens.width)),
+        let (width, token_width) = if is_fork {
+            (recall.index.width(), recall.tokens.as_ref().map(LayerIndex::width))
+        } else {
+            (record.index.width, record.tokens.as_ref().map(|tokens| tokens.width))
         };
         let low_rank_fits = record
             .low_rank
@@ -551,8 +550,7 @@ impl<B: Backend> Restored<B> {
         recall.budgets =
             record.budgets.map(|budgets| budgets.iter().map(|b| (*b as usize).min(most)).collect());
         (state.n_indexed, state.n_submitted) = (record.n_indexed, record.n_indexed);
-        if let Some(Indexes { index, tokens, bounds }) = forked {
-            (recall.index, recall.tokens, recall.bounds) = (index, tokens, bounds);
+        if is_fork {
             recall.follow_tokens(backend, sinks)?;
             recall.resize_caches();
             return Ok(true);

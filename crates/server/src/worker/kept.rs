@@ -161,7 +161,7 @@ impl<B: Backend> Kept<B> {
         if fork.tokens().len() > n_known {
             fork.begin_cut(n_known).await?;
         }
-        self.make_room();
+        drop(self.make_room());
         Ok(fork)
     }
 
@@ -170,10 +170,17 @@ impl<B: Backend> Kept<B> {
         &mut self.entries[i].session
     }
 
-    /// Keeps a session, in place of those that it goes on from and that nobody else does.
-    pub(super) fn keep(&mut self, scope: Scope, session: Session<B>, name: Option<Id>) {
+    /// Keeps a session, in place of those that it goes on from and that nobody else does. Returns
+    /// those that are kept no more: to give their memory back takes milliseconds, for which whoever
+    /// has an answer need not wait.
+    pub(super) fn keep(
+        &mut self,
+        scope: Scope,
+        session: Session<B>,
+        name: Option<Id>,
+    ) -> Vec<Session<B>> {
         if session.tokens().is_empty() || self.most == 0 {
-            return;
+            return vec![session];
         }
         self.turn += 1;
         let tokens = session.tokens();
@@ -185,26 +192,29 @@ impl<B: Backend> Kept<B> {
         let is_known = entries
             .any(|entry| entry.session.tokens().starts_with(tokens) && has_as_much(&entry.session));
         if is_known && name.is_none() {
-            return;
+            return vec![session];
         }
-        self.entries.retain(|entry| {
+        let is_replaced = |entry: &mut Entry<B>| {
             let is_old = entry.name.is_some() && entry.name == name;
             let goes_on = tokens.starts_with(entry.session.tokens());
             let is_passed = !entry.is_trunk && goes_on && entry.session.known_tokens() <= n_known;
-            !entry.is_of(scope, prefill) || !(is_old || is_passed)
-        });
+            entry.is_of(scope, prefill) && (is_old || is_passed)
+        };
+        let replaced = self.entries.extract_if(.., is_replaced);
+        let mut gone: Vec<_> = replaced.map(|entry| entry.session).collect();
         let (is_trunk, used, serial) = (name.is_some(), self.turn, self.n_kept);
         self.add(Entry { scope, session, name, is_trunk, used, serial });
-        self.make_room();
+        gone.extend(self.make_room());
+        gone
     }
 
     /// Keeps a session that came from the disk for a prompt that waits for it. Where no room is to
     /// be had, it is there until that prompt begins, or the next session comes.
     pub(super) fn hold(&mut self, scope: Scope, session: Session<B>, name: Id) {
         if self.most > 0 {
-            return self.keep(scope, session, Some(name));
+            return drop(self.keep(scope, session, Some(name)));
         }
-        self.make_room();
+        drop(self.make_room());
         self.turn += 1;
         let (used, serial) = (self.turn, self.n_kept);
         self.add(Entry { scope, session, name: Some(name), is_trunk: true, used, serial });
@@ -231,11 +241,13 @@ impl<B: Backend> Kept<B> {
     }
 
     /// The one that was used longest ago goes, single answers before what several share.
-    fn make_room(&mut self) {
+    fn make_room(&mut self) -> Vec<Session<B>> {
+        let mut gone = Vec::new();
         while self.entries.len() > self.most {
             let order = |i: &usize| (self.entries[*i].is_trunk, self.entries[*i].used);
-            let Some(oldest) = (0..self.entries.len()).min_by_key(order) else { return };
-            self.entries.swap_remove(oldest);
+            let Some(oldest) = (0..self.entries.len()).min_by_key(order) else { break };
+            gone.push(self.entries.swap_remove(oldest).session);
         }
+        gone
     }
 }

@@ -468,7 +468,7 @@ impl<B: Backend + 'static> Worker<B> {
     /// Takes what another part of the program has read.
     fn take_offers(&mut self) {
         if let Some((id, session)) = self.offers.take() {
-            self.kept.keep(Scope::default(), session, Some(id));
+            drop(self.kept.keep(Scope::default(), session, Some(id)));
         }
     }
 
@@ -498,7 +498,7 @@ impl<B: Backend + 'static> Worker<B> {
                     let scope = waiter.job.scope;
                     let id = waiter.job.document.as_ref().map(|document| document.id);
                     if let Some(session) = session {
-                        self.kept.keep(scope, *session, id);
+                        drop(self.kept.keep(scope, *session, id));
                     }
                     if let (Some(id), Err(error)) = (id, &result)
                         && error.is_not_found()
@@ -542,7 +542,7 @@ impl<B: Backend + 'static> Worker<B> {
         let Some(session) = self.runs[i].answering_mut() else { return };
         // Where there is no memory for it the prompt is read again.
         if let Ok(fork) = self.engine.fork(session).await {
-            self.kept.keep(job.scope, fork, None);
+            drop(self.kept.keep(job.scope, fork, None));
         }
     }
 
@@ -727,10 +727,9 @@ impl<B: Backend + 'static> Worker<B> {
         let is_own = waiter.job.how.policy.text() == self.model.policy.text();
         let id = waiter.job.document.as_ref().map(|document| document.id);
         let Some(disk) = self.disk.as_mut().filter(|_| id.is_some()) else {
-            if is_own {
-                self.kept.keep(scope, session, None);
-            }
-            return tell(waiter, Ok(()));
+            let gone = if is_own { self.kept.keep(scope, session, None) } else { vec![session] };
+            tell(waiter, Ok(()));
+            return drop(gone);
         };
         self.metrics.builds.increment(1);
         let files = match self.engine.session_files() {
@@ -741,7 +740,7 @@ impl<B: Backend + 'static> Worker<B> {
         let fork = guarded(|| Ok(block_on(self.engine.fork(&mut session))?));
         let (written, goes_on) = match fork {
             Ok(fork) => {
-                self.kept.keep(scope, session, id);
+                drop(self.kept.keep(scope, session, id));
                 (fork, true)
             }
             Err(_) => (session, false),

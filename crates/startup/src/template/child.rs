@@ -1,7 +1,7 @@
-//! The process that runs one template: limits first, then the job from stdin, the answer on stdout.
+//! The process that runs templates: limits first, then one job after the other.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::thread;
@@ -13,11 +13,11 @@ use longview_model::chat::TemplateJob;
 /// of a source allow in a build without optimisation.
 const STACK_BYTES: usize = 32 << 20;
 
-/// Does the one job of a child. Its arguments are MiB of memory and seconds of processor time.
+/// Does the jobs of a child. Its argument are MiB of memory.
 pub(super) fn main(words: impl Iterator<Item = OsString>) -> ExitCode {
     let numbers: Vec<u64> = words.filter_map(|word| word.to_str()?.parse().ok()).collect();
-    let [memory_mib, cpu_s] = numbers[..] else { return ExitCode::FAILURE };
-    child::limit(memory_mib, cpu_s);
+    let [memory_mib] = numbers[..] else { return ExitCode::FAILURE };
+    child::limit_memory(memory_mib);
     // The parent says what happened.
     panic::set_hook(Box::new(|_| {}));
     let worker = thread::Builder::new().stack_size(STACK_BYTES).spawn(work);
@@ -34,9 +34,10 @@ pub(super) fn main(words: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn work() -> io::Result<()> {
-    let mut request = Vec::new();
-    io::stdin().lock().read_to_end(&mut request)?;
-    let job: TemplateJob = serde_json::from_slice(&request)?;
-    drop(request);
-    child::write_answer(&job.run())
+    child::answer_all(|request| {
+        let job: TemplateJob = serde_json::from_slice(request)?;
+        let mut answer = Vec::new();
+        child::write_to(&mut answer, &job.run())?;
+        Ok(answer)
+    })
 }
