@@ -11,7 +11,7 @@ mod child;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use longview_library::child::{self as limited, Asked, Ended, Limits};
@@ -84,7 +84,9 @@ impl InChild {
     fn answer(&self, job: &TemplateJob, request: Arc<[u8]>) -> Result<Vec<u8>, Ended> {
         let limits = limits(job);
         let is_usual = job.input_bytes() <= USUAL_BYTES;
-        if let Some(kept) = self.kept().pop_if(|_| is_usual) {
+        // A statement of its own, so that nobody waits for the list while a child answers.
+        let kept = self.kept().pop_if(|_| is_usual);
+        if let Some(kept) = kept {
             match kept.ask(Arc::clone(&request), &limits) {
                 Ok(answered) => return Ok(self.keep(answered)),
                 // What it did before may be why, so a new one has the last word.
@@ -105,7 +107,7 @@ impl InChild {
         answer
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Vec<Asked>> {
+    fn kept(&self) -> MutexGuard<'_, Vec<Asked>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
