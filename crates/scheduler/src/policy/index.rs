@@ -85,8 +85,9 @@ pub enum Projection {
     /// The channels of most mass after a rotation that makes queries' channels independent
     /// (InfiniGen).
     SkewedChannels,
-    /// The best joint factors of a rank, of sums that are shrunk towards equal directions (Ledoit
-    /// and Wolf): so they also tell keys and queries apart that are unlike most of the prompt's.
+    /// The best joint factors of a rank, of sums of which that of queries is shrunk towards equal
+    /// directions (Ledoit and Wolf): so they also tell keys apart for queries that are unlike the
+    /// prompt's.
     ShrunkFactors,
     /// LRQK's joint factors, in the form that needs nothing but the sums `q q^T` and `k k^T`.
     Lrqk {
