@@ -2,8 +2,14 @@
 //! message that names the file, in seconds.
 
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::io::{BufRead, BufReader, Write};
+#[cfg(target_os = "linux")]
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+#[cfg(target_os = "linux")]
+use crate::support::command;
 use crate::support::{TempFolder, run};
 
 const TEMPLATE: &str = "chat_template.jinja";
@@ -71,6 +77,37 @@ fn values_that_hold_themselves_are_refused() {
         model.write(TEMPLATE, template(&format!("{itself}{body}")));
         refuses(&model, &["chat_template.jinja: the chat template", part, ADVICE]);
     }
+}
+
+/// The process that renders the turns of a chat is started once.
+#[cfg(target_os = "linux")]
+#[test]
+fn one_process_renders_all_turns() {
+    let model = TempFolder::model();
+    model.write(TEMPLATE, template(""));
+    let words = ["run", "-m", model.path().to_str().unwrap(), "--device", "cpu", "-n", "4"];
+    let mut chat = command(words);
+    chat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut chat = chat.spawn().unwrap();
+    let children = |pid: u32| -> Vec<String> {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children"));
+        let lists = threads.flatten().filter_map(|thread| of(thread).ok());
+        lists
+            .flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+            .collect()
+    };
+    let mut stdin = chat.stdin.take().unwrap();
+    let mut stdout = BufReader::new(chat.stdout.take().unwrap());
+    let mut seen = Vec::new();
+    for turn in ["The wind", "The rain", "The snow"] {
+        writeln!(stdin, "{turn}").unwrap();
+        assert!(stdout.read_line(&mut String::new()).unwrap() > 0, "{turn}: no answer");
+        seen.push(children(chat.id()));
+    }
+    drop(stdin);
+    assert!(chat.wait().unwrap().success());
+    assert!(seen[0].len() == 1 && seen.iter().all(|now| *now == seen[0]), "{seen:?}");
 }
 
 #[test]

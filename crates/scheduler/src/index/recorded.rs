@@ -507,6 +507,31 @@ mod tests {
     }
 
     #[test]
+    fn sums_that_are_shared_are_in_memory_once_and_added_to_apart() {
+        let backend = R::new();
+        let sums = |recorded: &Recorded<R>| pollster::block_on(recorded.sums(&backend)).unwrap();
+        let (mut origin, mut fork) = (new(&backend), new(&backend));
+        prompt(&backend, &mut origin, 1..3, 0);
+        fork.load_sums(pollster::block_on(origin.shared_sums(&backend)).unwrap());
+        fork.share_sums(&origin);
+        assert!(Arc::ptr_eq(&fork.saved, &origin.saved));
+        let before = sums(&origin);
+        assert_eq!(sums(&fork), before);
+        prompt(&backend, &mut fork, 3..4, 0);
+        assert_eq!(sums(&origin), before);
+        prompt(&backend, &mut origin, 3..4, 0);
+        assert_eq!(sums(&fork), sums(&origin));
+        // Cut to nothing it begins anew.
+        fork.cut_sums(0);
+        assert_eq!(sums(&fork), (vec![0.0; 4], vec![0.0; 4]));
+        let mut fresh = new(&backend);
+        for recorded in [&mut fork, &mut fresh] {
+            prompt(&backend, recorded, 0..2, 0);
+        }
+        assert_eq!(sums(&fork), sums(&fresh));
+    }
+
+    #[test]
     fn the_last_queries_of_a_prompt_are_kept_oldest_first() {
         let backend = R::new();
         let mut recorded = new(&backend);
