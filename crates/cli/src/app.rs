@@ -120,10 +120,11 @@ const FREE_WORDS: [(&str, &str); 3] = [
 
 /// Says which options take what a word without an option may be meant to be.
 fn say_options(error: &mut clap::Error, command: &clap::Command) {
-    let is_word = |value: &ContextValue| matches!(value, ContextValue::String(word) if !word.starts_with('-'));
-    let is_free_word = error.kind() == ErrorKind::UnknownArgument
-        && error.get(ContextKind::InvalidArg).is_some_and(is_word);
-    if !is_free_word {
+    let word = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => word,
+        _ => return,
+    };
+    if word.starts_with('-') {
         return;
     }
     let has = |id: &str| command.get_arguments().any(|arg| arg.get_id() == id);

@@ -12,7 +12,7 @@ use longview_scheduler::{
 };
 use serde::Serialize;
 
-use crate::args::one_of;
+use crate::args::{one_of, option_help};
 use crate::out;
 use crate::table::Table;
 use crate::units;
@@ -96,12 +96,6 @@ fn options_of(preset: Preset) -> impl Iterator<Item = &'static OptionInfo> {
     OPTIONS.iter().filter(move |option| names.contains(&option.name))
 }
 
-/// What an option does, with the range of its value.
-pub fn help(option: &OptionInfo) -> String {
-    let help = option.help.trim();
-    if option.range.is_any() { help.to_owned() } else { format!("{help} ({})", option.range) }
-}
-
 /// Prints the list, one policy, or the object.
 pub fn run(args: &PoliciesArgs) -> Result<()> {
     let presets = Preset::ALL.iter().map(|(preset, _)| *preset);
@@ -144,7 +138,7 @@ pub fn run(args: &PoliciesArgs) -> Result<()> {
     };
     writeln!(out, "\nOptions (--NAME VALUE, or name = value in a --policy-file):")?;
     for option in options_of(preset) {
-        writeln!(out, "  --{} {}\n      {}", option.name, option.value, help(option))?;
+        writeln!(out, "  --{} {}\n      {}", option.name, option.value, option_help(option))?;
     }
     Ok(())
 }

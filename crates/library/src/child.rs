@@ -5,9 +5,7 @@
 //! ([`limit`]), then answers with a text or an error ([`write_answer`], [`read_answer`]). Whatever
 //! ends the child is one error in the parent. Windows has no such limits; there the time bounds it.
 //!
-//! For work that comes often a child answers one input after the other ([`Asked`], [`answer_all`]).
-
-mod asked;
+//! For work that comes often a child answers one input after the other ([`crate::asked`]).
 
 use std::io::{self, Cursor, Read, Write};
 use std::path::Path;
@@ -19,10 +17,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use self::asked::{Asked, answer_all};
-
 /// What is read of a child's last words, which only tell one cause from another.
-const STDERR_BYTES: u64 = 4096;
+pub(crate) const STDERR_BYTES: u64 = 4096;
 /// An answer begins with one of these: a text follows, or an error as JSON.
 const TEXT: u8 = b'T';
 const ERROR: u8 = b'E';
@@ -99,7 +95,7 @@ pub fn run(words: &[String], input: Vec<u8>, limits: &Limits) -> Result<Vec<u8>,
 }
 
 /// A child in a group of its own, so that Ctrl-C is this program's alone.
-fn start(words: &[String]) -> io::Result<Child> {
+pub(crate) fn start(words: &[String]) -> io::Result<Child> {
     // The file may have been replaced since this program started; this name always is the program.
     // (Wine shows Linux's /proc to programs for Windows, which cannot start what is in it.)
     let always = Path::new("/proc/self/exe");
@@ -114,7 +110,7 @@ fn start(words: &[String]) -> io::Result<Child> {
 }
 
 /// Why a child ended without an answer, by its last words.
-fn cause(words: &str, status: ExitStatus, limits: &Limits) -> Ended {
+pub(crate) fn cause(words: &str, status: ExitStatus, limits: &Limits) -> Ended {
     if words.contains("overflowed its stack") {
         return Ended::TooDeep;
     }

@@ -13,6 +13,7 @@
 //! There is no terminal here: [`Library::pull`] tells a [`Watch`] what happens, and asks it whether
 //! to go on.
 
+pub mod asked;
 mod cache;
 pub mod child;
 pub mod date;

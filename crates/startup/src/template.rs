@@ -14,7 +14,8 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use longview_library::child::{self as limited, Asked, Ended, Limits};
+use longview_library::asked::Asked;
+use longview_library::child::{self as limited, Ended, Limits};
 use longview_model::chat::{ChatError, TemplateJob, TemplateRunner};
 use longview_model::folder::{FolderError, ModelFolder};
 

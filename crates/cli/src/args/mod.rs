@@ -19,7 +19,7 @@ pub use help::{on_topic, shorten};
 pub use names::one_of;
 #[cfg(feature = "evaluation")]
 pub use policy::PolicyFile;
-pub use policy::{PolicyArgs, TuningArgs};
+pub use policy::{PolicyArgs, TuningArgs, option_help};
 pub use rope::RopeArgs;
 pub use sampling::{DRAFTS, SamplingArgs, draft_name};
 pub use words::{Refusal, prepare};

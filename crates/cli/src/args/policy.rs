@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, error::ErrorKind};
-use longview_scheduler::{OPTIONS, PolicyOptions, Preset};
+use longview_scheduler::{OPTIONS, OptionInfo, PolicyOptions, Preset};
 
 use super::names::one_of;
 use crate::files::input;
-use crate::policies;
 
 /// A policy and what may be changed about it.
 #[derive(Args, Clone, Debug)]
@@ -29,6 +28,12 @@ pub struct PolicyArgs {
     tuning: TuningArgs,
 }
 
+/// What an option does, with the range of its value.
+pub fn option_help(option: &OptionInfo) -> String {
+    let help = option.help.trim();
+    if option.range.is_any() { help.to_owned() } else { format!("{help} ({})", option.range) }
+}
+
 /// What may be changed about a policy: (option, value) as given.
 #[derive(Clone, Debug, Default)]
 pub struct TuningArgs {
@@ -43,7 +48,7 @@ impl Args for TuningArgs {
             // The name that it had before goes on working, and help does not show it.
             let arg = if option.old_name == option.name { arg } else { arg.alias(option.old_name) };
             arg.value_name(option.value)
-                .help(policies::help(option))
+                .help(option_help(option))
                 .help_heading(heading)
                 // So that a negative number hears the range.
                 .allow_negative_numbers(true)

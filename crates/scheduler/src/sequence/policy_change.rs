@@ -232,8 +232,8 @@ impl<B: Backend> Sequence<B> {
         self.alloc_shared()
     }
 
-    /// What layers have of the policy for themselves: `forked` are the indexes that they go on with,
-    /// where they do not begin with empty ones.
+    /// What layers have of the policy for themselves: `forked` are the indexes that they go on
+    /// with, where they do not begin with empty ones.
     pub(super) fn adopt_layers(
         &mut self,
         forked: impl IntoIterator<Item = Option<Indexes<B>>>,

@@ -271,7 +271,8 @@ impl<B: Backend> Restored<B> {
         Ok(Self { sequence, is_same_policy, is_fork: false, submitted, selections })
     }
 
-    /// A sequence under the policy of `origin`, with its rows in a store of its own, and its indexes.
+    /// A sequence under the policy of `origin`, with its rows in a store of its own, and its
+    /// indexes.
     pub(super) fn fork_of(origin: &mut Sequence<B>) -> Result<Self, SchedulerError> {
         let store = origin.store.fork(origin.n_tokens)?;
         let Sequence { backend, shape, policy, options, n_tokens, was_read, known, layers, .. } =

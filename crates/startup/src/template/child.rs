@@ -6,6 +6,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::thread;
 
+use longview_library::asked::answer_all;
 use longview_library::child;
 use longview_model::chat::TemplateJob;
 
@@ -34,7 +35,7 @@ pub(super) fn main(words: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn work() -> io::Result<()> {
-    child::answer_all(|request| {
+    answer_all(|request| {
         let job: TemplateJob = serde_json::from_slice(request)?;
         let mut answer = Vec::new();
         child::write_to(&mut answer, &job.run())?;

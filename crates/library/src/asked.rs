@@ -9,7 +9,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use super::{Ended, Limits, STDERR_BYTES, cause, start};
+use crate::child::{Ended, Limits, STDERR_BYTES, cause, start};
 
 /// A child that waits for an input. It ends when it is dropped.
 pub struct Asked {
@@ -108,7 +108,7 @@ impl Pipes {
 }
 
 /// For the child: answers inputs until the parent has no more. Memory is limited by now
-/// ([`limit_memory`](super::limit_memory)).
+/// ([`limit_memory`](crate::child::limit_memory)).
 ///
 /// # Errors
 /// What the system says, such as that the parent has gone, and what `answer` says.
