@@ -23,6 +23,7 @@ pub struct PoliciesArgs {
     /// The policy whose options are to be explained [default: none, all are listed].
     #[arg(value_name = "NAME", value_parser = one_of(Preset::ALL))]
     name: Option<Preset>,
+
     /// Print one JSON object [default: off].
     #[arg(long)]
     json: bool,

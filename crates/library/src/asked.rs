@@ -1,4 +1,4 @@
-//! A child that answers one input after the other: to start a process takes milliseconds.
+//! How a child is asked: one input after the other, because to start a process takes milliseconds.
 //!
 //! The parent writes the length of an input and the seconds of processor time for it, both as
 //! numbers of 8 bytes, and the input; the child writes the length of its answer, and the answer.
@@ -6,10 +6,13 @@
 
 use std::io::{self, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
-use crate::child::{Ended, Limits, STDERR_BYTES, cause, start};
+use crate::child::{Ended, Limits, cause, start};
+
+/// What is read of a child's last words, which only tell one cause from another.
+const STDERR_BYTES: u64 = 4096;
 
 /// A child that waits for an input. It ends when it is dropped.
 pub struct Asked {
@@ -58,7 +61,11 @@ impl Asked {
     ///
     /// # Errors
     /// [`Ended`], once the child has ended.
-    pub fn ask(mut self, input: Arc<[u8]>, limits: &Limits) -> Result<(Self, Vec<u8>), Ended> {
+    pub fn ask(
+        mut self,
+        input: impl AsRef<[u8]> + Send + 'static,
+        limits: &Limits,
+    ) -> Result<(Self, Vec<u8>), Ended> {
         let Some(mut pipes) = self.pipes.take() else {
             return Err(Ended::NotStarted("it has no pipes".to_owned()));
         };
@@ -66,7 +73,7 @@ impl Asked {
         let (send, receive) = mpsc::channel();
         // A child that ends early closes its pipes, and then the thread ends.
         thread::spawn(move || {
-            let answer = pipes.exchange(&input, cpu_s, answer_bytes);
+            let answer = pipes.exchange(input.as_ref(), cpu_s, answer_bytes);
             let _ = send.send((answer, pipes));
         });
         match receive.recv_timeout(limits.wall) {
@@ -108,7 +115,7 @@ impl Pipes {
 }
 
 /// For the child: answers inputs until the parent has no more. Memory is limited by now
-/// ([`limit_memory`](crate::child::limit_memory)).
+/// ([`limit_memory`](crate::child::limit_memory), [`limit`](crate::child::limit)).
 ///
 /// # Errors
 /// What the system says, such as that the parent has gone, and what `answer` says.

@@ -1,24 +1,18 @@
 //! A process of this same program with limits of memory and time, for work on what strangers made.
 //!
 //! The parent starts the program once more with a first word that no user types, sends the input
-//! and waits for the answer ([`run`]). The child limits itself before it reads anything
-//! ([`limit`]), then answers with a text or an error ([`write_answer`], [`read_answer`]). Whatever
+//! and waits for the answer ([`crate::asked`]). The child limits itself before it reads anything
+//! ([`limit`]), then answers with a text or an error ([`answer_bytes`], [`read_answer`]). Whatever
 //! ends the child is one error in the parent. Windows has no such limits; there the time bounds it.
-//!
-//! For work that comes often a child answers one input after the other ([`crate::asked`]).
 
-use std::io::{self, Cursor, Read, Write};
+use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What is read of a child's last words, which only tell one cause from another.
-pub(crate) const STDERR_BYTES: u64 = 4096;
 /// An answer begins with one of these: a text follows, or an error as JSON.
 const TEXT: u8 = b'T';
 const ERROR: u8 = b'E';
@@ -57,41 +51,6 @@ pub enum Ended {
     /// Something else ended it, or its answer is none.
     #[error("its process ended without an answer ({0})")]
     Silent(String),
-}
-
-/// Starts this program with `words`, sends it `input`, and returns what it writes.
-///
-/// # Errors
-/// [`Ended`], once the child has ended.
-pub fn run(words: &[String], input: Vec<u8>, limits: &Limits) -> Result<Vec<u8>, Ended> {
-    let failed = |error: io::Error| Ended::NotStarted(error.to_string());
-    let mut child = start(words).map_err(failed)?;
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
-        return Err(Ended::NotStarted("it has no pipes".to_owned()));
-    };
-    let limit = limits.answer_bytes;
-    let (send, receive) = mpsc::channel();
-    // A child that ends early closes its pipes, and then both threads end.
-    thread::spawn(move || io::copy(&mut Cursor::new(input), &mut stdin));
-    thread::spawn(move || {
-        let (mut answer, mut words) = (Vec::new(), Vec::new());
-        let read = stdout.take(limit + 1).read_to_end(&mut answer);
-        let _ = stderr.take(STDERR_BYTES).read_to_end(&mut words);
-        let _ = send.send((read.map(|_| answer), words));
-    });
-    let received = receive.recv_timeout(limits.wall);
-    let is_too_long = matches!(&received, Ok((Ok(answer), _)) if answer.len() as u64 > limit);
-    if received.is_err() || is_too_long {
-        let _ = child.kill();
-    }
-    let status = child.wait().map_err(failed)?;
-    match received {
-        _ if is_too_long => Err(Ended::TooLong(limit)),
-        Ok((Ok(answer), _)) if status.success() => Ok(answer),
-        Ok((_, words)) => Err(cause(&String::from_utf8_lossy(&words), status, limits)),
-        Err(_) => Err(Ended::TooSlow(limits.wall.as_secs())),
-    }
 }
 
 /// A child in a group of its own, so that Ctrl-C is this program's alone.
@@ -171,29 +130,20 @@ pub fn limit(_: u64, _: u64) {}
 #[cfg(not(unix))]
 pub fn limit_memory(_: u64) {}
 
-/// Writes a child's answer to stdout.
+/// A child's answer as it is sent.
 ///
 /// # Errors
-/// What the system says, such as that the parent has gone.
-pub fn write_answer<E: Serialize>(answer: &Result<String, E>) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    write_to(&mut stdout, answer)?;
-    stdout.flush()
-}
-
-/// A child's answer.
-///
-/// # Errors
-/// What `out` says.
-pub fn write_to<E: Serialize>(out: &mut impl Write, answer: &Result<String, E>) -> io::Result<()> {
+/// If the error cannot be written as JSON.
+pub fn answer_bytes<E: Serialize>(answer: Result<String, E>) -> io::Result<Vec<u8>> {
     match answer {
-        Ok(text) => {
-            out.write_all(&[TEXT])?;
-            out.write_all(text.as_bytes())
+        Ok(mut text) => {
+            text.insert(0, char::from(TEXT));
+            Ok(text.into_bytes())
         }
         Err(error) => {
-            out.write_all(&[ERROR])?;
-            Ok(serde_json::to_writer(out, error)?)
+            let mut bytes = vec![ERROR];
+            serde_json::to_writer(&mut bytes, &error)?;
+            Ok(bytes)
         }
     }
 }
@@ -221,6 +171,9 @@ mod tests {
     #[test]
     fn answers_are_texts_or_errors() {
         let read = |bytes: &[u8]| read_answer::<Vec<u32>>(bytes.to_vec());
+        for answer in [Ok("hi".to_owned()), Err(vec![3, 4])] {
+            assert_eq!(read(&answer_bytes(answer.clone()).unwrap()), Ok(answer));
+        }
         assert_eq!(read(b"Thi"), Ok(Ok("hi".to_owned())));
         assert_eq!(read(b"E[3,4]"), Ok(Err(vec![3, 4])));
         for bad in [&b""[..], b"x", b"E{", b"T\xff"] {

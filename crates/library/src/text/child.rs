@@ -1,7 +1,7 @@
 //! The process that reads one file: limits first, then the bytes from stdin, the text on stdout.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::panic;
 use std::process::ExitCode;
 use std::thread;
@@ -9,6 +9,7 @@ use std::thread;
 use super::convert::convert;
 use super::error::TextError;
 use super::kind::Kind;
+use crate::asked::answer_all;
 use crate::child;
 
 /// The first word of a child's command line. No command of a user has this name.
@@ -34,29 +35,26 @@ fn main(words: impl Iterator<Item = OsString>) -> ExitCode {
     child::limit(*memory_mib, *cpu_s);
     // The parent says what happened.
     panic::set_hook(Box::new(|_| {}));
-    let max_bytes = *max_bytes;
-    let worker = thread::Builder::new().stack_size(STACK_BYTES);
-    let worker = worker.spawn(move || work(kind, max_bytes));
-    let answer = match worker.map(thread::JoinHandle::join) {
-        Ok(Ok(answer)) => answer,
-        // Crates that read PDFs give up so on files that are not as they expect.
-        Ok(Err(_)) => {
-            let reason = "it is not made as such files are".to_owned();
-            Err(TextError::Broken { kind, reason })
-        }
-        Err(_) => return ExitCode::FAILURE,
-    };
-    match child::write_answer(&answer) {
+    match answer_all(|bytes| child::answer_bytes(read(kind, bytes, *max_bytes)?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
+/// Reads a file in a thread with a stack of its own.
+fn read(kind: Kind, bytes: &[u8], max_bytes: u64) -> io::Result<Result<String, TextError>> {
+    thread::scope(|scope| {
+        let worker = thread::Builder::new().stack_size(STACK_BYTES);
+        let worker = worker.spawn_scoped(scope, || work(kind, bytes, max_bytes))?;
+        // Crates that read PDFs give up so on files that are not as they expect.
+        let reason = "it is not made as such files are";
+        let broken = |_| Err(TextError::Broken { kind, reason: reason.to_owned() });
+        Ok(worker.join().unwrap_or_else(broken))
+    })
+}
+
 /// The number of pages, or 0, on a line of its own, and the text.
-fn work(kind: Kind, max_bytes: u64) -> Result<String, TextError> {
-    let mut bytes = Vec::new();
-    let read = io::stdin().lock().read_to_end(&mut bytes);
-    read.map_err(|error| TextError::Io { reason: error.to_string() })?;
-    let found = convert(kind, &bytes, max_bytes)?;
+fn work(kind: Kind, bytes: &[u8], max_bytes: u64) -> Result<String, TextError> {
+    let found = convert(kind, bytes, max_bytes)?;
     Ok(format!("{}\n{}", found.n_pages.unwrap_or(0), found.text))
 }

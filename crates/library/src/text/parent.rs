@@ -7,6 +7,7 @@ use super::child::WORD;
 use super::detect::kind_of;
 use super::error::TextError;
 use super::kind::Kind;
+use crate::asked::Asked;
 use crate::child::{self, Ended, Limits};
 
 /// The largest file that is read.
@@ -91,7 +92,8 @@ fn converse(
     };
     let numbers = [max_bytes, limits.memory_mib, limits.cpu_s].map(|number| number.to_string());
     let words = [&[WORD.to_owned(), kind.name().to_owned()], &numbers[..]].concat();
-    let answer = child::run(&words, bytes, &limits).map_err(ended)?;
+    let asked = Asked::start(&words).and_then(|child| child.ask(bytes, &limits));
+    let (_, answer) = asked.map_err(ended)?;
     let mut text: String = child::read_answer(answer).map_err(ended)??;
     let silent = || ended(Ended::Silent("it does not begin with its pages".to_owned()));
     let end = text.find('\n').ok_or_else(silent)?;

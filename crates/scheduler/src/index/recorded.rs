@@ -134,13 +134,12 @@ impl<B: Backend> Recorded<B> {
 
     /// Both sums.
     pub(crate) async fn sums(&self, backend: &B) -> OpResult<(Vec<f32>, Vec<f32>)> {
+        if self.is_saved && !self.saved.is_empty() {
+            let (q, k) = self.saved.split_at(self.gram_q.len());
+            return Ok((q.to_vec(), k.to_vec()));
+        }
         let (mut q, mut k) = (vec![0.0; self.gram_q.len()], vec![0.0; self.gram_k.len()]);
         if self.is_saved {
-            if !self.saved.is_empty() {
-                let (saved_q, saved_k) = self.saved.split_at(q.len());
-                q.copy_from_slice(saved_q);
-                k.copy_from_slice(saved_k);
-            }
             return Ok((q, k));
         }
         let mut parts = [

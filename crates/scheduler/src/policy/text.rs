@@ -157,7 +157,7 @@ fn tokens_text(tokens: TokenConfig) -> String {
     let projection = match projection {
         Projection::PrincipalKeys => "principal keys".into(),
         Projection::SkewedChannels => "skewed channels".into(),
-        Projection::ShrunkFactors => "joint factors of shrunk sums".into(),
+        Projection::ShrunkFactors => "joint factors of shrunk sums of queries".into(),
         Projection::Lrqk { iterations, init, order, seed } => {
             let (init, order) = (name_of(init), name_of(order));
             format!("lrqk, {iterations} iterations, {init}, {order}, seed {seed}")
@@ -468,7 +468,7 @@ mod tests {
             "index = clusters of 16, 8 a window, cosine, 10 iterations, at most 128, seed 0; segment \
              8192, window 128, pooling 0",
             "tail = groups",
-            "refine = 4 tokens by joint factors of shrunk sums, rank 32, adapts false",
+            "refine = 4 tokens by joint factors of shrunk sums of queries, rank 32, adapts false",
         ];
         assert_eq!(changed, want);
     }

@@ -207,24 +207,13 @@ impl<B: Backend> Sequence<B> {
             return Err(SchedulerError::NotUnified { backend: backend.name() });
         }
         let store = open_store(backend, &shape, &policy, &options)?;
-        Self::over(backend, shape, policy, options, store)
-    }
-
-    /// An empty sequence whose rows will be those of `store`.
-    fn over(
-        backend: &Arc<B>,
-        shape: KvShape,
-        policy: Policy,
-        options: SequenceOptions,
-        store: Box<dyn HostStore<B>>,
-    ) -> Result<Self, SchedulerError> {
         let mut sequence = Self::bare(backend, shape, policy, options, store)?;
         sequence.adopt_policy()?;
         sparse_means::check(&sequence.policy, &sequence.options)?;
         Ok(sequence)
     }
 
-    /// [`Sequence::over`] without what the policy asks for.
+    /// An empty sequence whose rows will be those of `store`, without what its policy asks for.
     pub(super) fn bare(
         backend: &Arc<B>,
         shape: KvShape,

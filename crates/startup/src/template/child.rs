@@ -37,8 +37,6 @@ pub(super) fn main(words: impl Iterator<Item = OsString>) -> ExitCode {
 fn work() -> io::Result<()> {
     answer_all(|request| {
         let job: TemplateJob = serde_json::from_slice(request)?;
-        let mut answer = Vec::new();
-        child::write_to(&mut answer, &job.run())?;
-        Ok(answer)
+        child::answer_bytes(job.run())
     })
 }
