@@ -2,9 +2,11 @@
 
 use longview_core::quant::UNIT;
 
-use crate::kernels::quant::{QuantTiles, RoundRow, Rounding, Rows};
+use crate::kernels::quant::{Codes, Outputs, QuantTiles, RoundRow, Rounding, Rows};
+use crate::kernels::words::{self, WordTiles};
 use crate::problem::Problem;
 use crate::queue::Queue;
+use crate::scratch::Scratch;
 use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Pieces, Shared, Team};
 use crate::weight::TiledWeight;
@@ -24,11 +26,23 @@ pub(crate) fn linear(queue: &mut Queue, p: &Problem<'_>, weight: &TiledWeight, o
     for (x, out) in groups {
         let p = Problem { x, ..*p };
         let isa = queue.team.isa();
-        let scratch = queue.shared.floats(scratch_lens(isa, weight, x.len() / p.n_in));
-        let x = rows_for(&mut queue.team, weight, &p, scratch);
-        let work = TiledWork::new(&p, weight, x);
+        let n_rows = x.len() / p.n_in;
+        let scratch = queue.shared.floats(scratch_lens(isa, weight, n_rows));
         let out = Shared::new(out);
-        queue.team.for_each(work.n_items(), work.cost(), |_, i| work.item(isa, out, i));
+        let rounding = weight.rounding(isa).filter(|rounding| rounding.fills_words());
+        match rounding.filter(|_| isa.has_words() && n_rows >= words::LEAST_ROWS) {
+            Some(rounding) => {
+                let x = round_to_words(&mut queue.team, rounding, &p, scratch);
+                let work = TiledWork::new(&p, weight, x);
+                let item = |own: &mut Scratch, i| work.words(isa, out, own, i);
+                queue.team.for_each(work.n_items(), work.cost(), item);
+            }
+            None => {
+                let x = rows_for(&mut queue.team, weight, &p, scratch);
+                let work = TiledWork::new(&p, weight, x);
+                queue.team.for_each(work.n_items(), work.cost(), |_, i| work.item(isa, out, i));
+            }
+        }
     }
 }
 
@@ -74,9 +88,39 @@ fn round_rows<'a>(
     let sums_of = Pieces::of(&mut *sums, n_sums);
     team.for_chunks3(pieces.0, pieces.1, sums_of, cost, |_, r, codes, scales, sums| {
         let x = &p.x[r * k..(r + 1) * k];
-        isa.run(RoundRow { rounding, x, codes, scales, sums });
+        isa.run(RoundRow { rounding, x, codes: Codes::Bytes(codes), scales, sums });
     });
-    Rows { planes, codes, scales, sums, floats: &[] }
+    Rows { planes, codes, scales, sums, ..Rows::default() }
+}
+
+/// The same as words of 16 bits, which take the place of two planes, in the order of
+/// [`words::place`].
+fn round_to_words<'a>(
+    team: &mut Team,
+    rounding: Rounding,
+    p: &Problem<'_>,
+    [words, scales, sums]: [&'a mut [f32]; 3],
+) -> Rows<'a> {
+    let (k, isa) = (p.n_in, team.isa());
+    let n_rows = p.x.len() / k;
+    let words: &mut [i16] = bytemuck::cast_slice_mut(words);
+    let sums: &mut [u32] = bytemuck::cast_slice_mut(sums);
+    let (units, n_sums) = (k / UNIT, sums.len() / (n_rows * (k / UNIT)));
+    let all = Shared::new(&mut *words);
+    let pieces = (Pieces::of(&mut *scales, units), Pieces::of(&mut *sums, units * n_sums));
+    let cost = Cost::bytes(p.x.len() * 8);
+    team.for_chunks2(pieces.0, pieces.1, cost, |_, r, scales, sums| {
+        let x = p.x[r * k..(r + 1) * k].chunks(words::COLUMNS);
+        let scales = scales.chunks_mut(words::COLUMNS / UNIT);
+        let sums = sums.chunks_mut(words::COLUMNS / UNIT * n_sums);
+        for (i, ((x, scales), sums)) in x.zip(scales).zip(sums).enumerate() {
+            let start = words::place(n_rows, r, i * words::COLUMNS, x.len());
+            // SAFETY: each run of columns of each row has a place of its own.
+            let codes = Codes::Words(unsafe { all.slice(start, x.len()) });
+            isa.run(RoundRow { rounding, x, codes, scales, sums });
+        }
+    });
+    Rows { words, scales, sums, ..Rows::default() }
 }
 
 /// A product with rows, cut into runs of tiles.
@@ -107,11 +151,42 @@ impl<'a> TiledWork<'a> {
 
     /// Item `i` of `out`, `[n_rows, n_out]`.
     pub(crate) fn item(&self, isa: SupportedIsa, out: Shared<'_, f32>, i: usize) {
-        let Self { weight, x, n_rows, bias, add, step } = *self;
-        let (tiles, bytes) = (weight.tiles, weight.bytes());
-        let end = (i + 1) * step * tiles.tile_bytes();
-        let bytes = &bytes[i * step * tiles.tile_bytes()..end.min(bytes.len())];
-        isa.run_bytes(QuantTiles { tiles, bytes, first: i * step, x, n_rows, bias, add, out });
+        let Self { weight, x, n_rows, step, .. } = *self;
+        let (tiles, bytes, outputs) = (weight.tiles, self.bytes(i), self.outputs(out));
+        isa.run_bytes(QuantTiles { tiles, bytes, first: i * step, x, n_rows, outputs });
+    }
+
+    /// The same where rows are words.
+    fn words(&self, isa: SupportedIsa, out: Shared<'_, f32>, scratch: &mut Scratch, i: usize) {
+        let Self { weight, x, n_rows, step, .. } = *self;
+        let (tiles, bytes, outputs) = (weight.tiles, self.bytes(i), self.outputs(out));
+        let [words, scales, waiting] = scratch.floats(words::scratch_lens(n_rows));
+        let words = bytemuck::cast_slice_mut(words);
+        let first = i * step;
+        isa.run_words(WordTiles {
+            tiles,
+            bytes,
+            first,
+            x,
+            n_rows,
+            outputs,
+            words,
+            scales,
+            waiting,
+        });
+    }
+
+    /// The tiles of item `i`.
+    fn bytes(&self, i: usize) -> &'a [u8] {
+        let (all, step) = (self.weight.bytes(), self.step * self.weight.tiles.tile_bytes());
+        &all[i * step..all.len().min((i + 1) * step)]
+    }
+
+    fn outputs<'o>(&self, out: Shared<'o, f32>) -> Outputs<'o>
+    where
+        'a: 'o,
+    {
+        Outputs { bias: self.bias, add: self.add, out, n_out: self.weight.tiles.n_rows }
     }
 }
 
@@ -129,16 +204,22 @@ mod tests {
     use crate::team::Team;
     use crate::weight::{CpuWeight, Matrix};
 
-    fn product(isa: SupportedIsa, ty: QuantType, activations: Activations) -> Vec<u32> {
-        let (n_rows, n_cols, rng) = (40, 2 * ty.block_len(), &mut SplitMix64::new(5));
+    /// Of 11 rows, which are no multiple of the rows of any kernel.
+    fn product(
+        isa: SupportedIsa,
+        ty: QuantType,
+        activations: Activations,
+        n_cols: usize,
+    ) -> Vec<u32> {
+        let (n_rows, rng) = (40, &mut SplitMix64::new(5));
         let blocks = random_blocks(ty, n_rows * n_cols / ty.block_len(), 0.1, rng);
         let (name, blocks) = ("w".into(), HostBytes::from_vec(blocks));
         let source = QuantSource { name, ty, n_rows, n_cols, blocks, activations };
         let mut queue = Queue { team: Team::alone(isa), shared: Scratch::default() };
         let weight = CpuWeight::load_quantised(source, &mut queue.team).unwrap();
         let Matrix::Tiled(weight) = weight.matrix() else { panic!("tiles") };
-        let x: Vec<f32> = (0..9 * n_cols).map(|_| rng.next_normal()).collect();
-        let mut out = vec![0.0; 9 * n_rows];
+        let x: Vec<f32> = (0..11 * n_cols).map(|_| rng.next_normal()).collect();
+        let mut out = vec![0.0; 11 * n_rows];
         let p = Problem { x: &x, n_in: n_cols, n_out: n_rows, bias: None, add: false };
         linear(&mut queue, &p, weight, &mut out);
         out.into_iter().map(f32::to_bits).collect()
@@ -150,9 +231,26 @@ mod tests {
         for ty in QuantType::ALL {
             for kind in [Activations::Int8, Activations::Int16] {
                 let ways = best.with_each_of_byte_products();
-                let first = product(ways[0], ty, kind);
+                let first = product(ways[0], ty, kind, 2 * ty.block_len());
                 for isa in &ways[1..] {
-                    assert_eq!(product(*isa, ty, kind), first, "{ty}, {kind:?}, {isa:?}");
+                    let other = product(*isa, ty, kind, 2 * ty.block_len());
+                    assert_eq!(other, first, "{ty}, {kind:?}, {isa:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn words_give_the_same_bits_as_planes_of_bytes() {
+        // Portable code, and AVX2 where it is.
+        for isa in [Isa::Portable, Isa::Avx2].into_iter().filter(|isa| isa.is_available()) {
+            let isa = SupportedIsa::choose(Some(isa)).unwrap();
+            for ty in QuantType::ALL {
+                // Less than what is widened at a time, and two and a half times as much.
+                for n_cols in [256, 1280] {
+                    let bytes = product(isa.with_words(false), ty, Activations::Int16, n_cols);
+                    let words = product(isa.with_words(true), ty, Activations::Int16, n_cols);
+                    assert_eq!(words, bytes, "{ty}, {isa}, {n_cols} columns");
                 }
             }
         }

@@ -18,6 +18,7 @@ use crate::simd::bytes::{ByteKernel, ByteSimd};
 use crate::simd::neon::{DOTS, MATRICES, Neon, WIDENED};
 use crate::simd::pairs::{PairKernel, PairSimd};
 use crate::simd::portable::Portable;
+use crate::simd::words::{WordKernel, WordSimd};
 use crate::simd::{Kernel, Simd};
 
 /// An instruction set that this machine was found to have.
@@ -27,6 +28,8 @@ pub(crate) struct SupportedIsa {
     bytes: ByteProducts,
     /// AVX-512 with dot products of bf16.
     bf16: bool,
+    /// Whether products of many rows are those of words.
+    words: bool,
 }
 
 /// How products of bytes are summed, the slowest first.
@@ -64,7 +67,8 @@ impl SupportedIsa {
             return Err(CpuError::MissingIsa { isa });
         }
         let is_avx512 = isa == Isa::Avx512;
-        Ok(Self { isa, bytes: ByteProducts::best(isa), bf16: is_avx512 && has_bf16() })
+        let (bytes, bf16) = (ByteProducts::best(isa), is_avx512 && has_bf16());
+        Ok(Self { isa, bytes, bf16, words: isa == Isa::Avx2 })
     }
 
     /// Which one it is.
@@ -160,6 +164,31 @@ impl SupportedIsa {
             Isa::Avx512 if self.bf16 => unsafe { Avx512::<false>::call_pairs(kernel) },
             // SAFETY: as in `run`.
             _ => unsafe { Portable::call_pairs(kernel) },
+        }
+    }
+
+    /// Whether products of words of 16 bits are faster than those of bytes where there are many
+    /// rows: where no instruction sums products of bytes without saturating.
+    pub(crate) fn has_words(self) -> bool {
+        self.words
+    }
+
+    /// The same with them or without, if need be by code without intrinsics.
+    #[cfg(test)]
+    pub(crate) fn with_words(self, words: bool) -> Self {
+        Self { words, ..self }
+    }
+
+    /// Runs a kernel with these instructions, or with none where they are not [faster](
+    /// Self::has_words).
+    #[inline]
+    pub(crate) fn run_words<K: WordKernel>(self, kernel: K) -> K::Output {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as in `run`.
+            Isa::Avx2 => unsafe { Avx2::call_words(kernel) },
+            // SAFETY: as in `run`.
+            _ => unsafe { Portable::call_words(kernel) },
         }
     }
 

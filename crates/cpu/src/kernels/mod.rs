@@ -29,3 +29,4 @@ pub(crate) mod rank;
 pub(crate) mod state;
 pub(crate) mod tile;
 pub(crate) mod vector;
+pub(crate) mod words;

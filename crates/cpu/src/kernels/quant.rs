@@ -59,6 +59,11 @@ impl Rounding {
         Some(Self { planes, largest, kind, n_sums })
     }
 
+    /// Whether codes are of 16 bits.
+    pub(crate) fn fills_words(self) -> bool {
+        self.planes == 2
+    }
+
     /// Lengths in words of 4 bytes of what `n_rows` rows of `k` become: codes, scales, sums.
     pub(crate) fn lens(self, n_rows: usize, k: usize) -> [usize; 3] {
         let units = n_rows * k / UNIT;
@@ -74,12 +79,19 @@ const fn multiplied_bits(ty: QuantType) -> usize {
     }
 }
 
+/// Where codes go.
+pub(crate) enum Codes<'a> {
+    /// Of each unit all codes of a plane, the high ones first.
+    Bytes(&'a mut [i8]),
+    /// Of 16 bits each.
+    Words(&'a mut [i16]),
+}
+
 /// Rounds one row.
 pub(crate) struct RoundRow<'a> {
     pub(crate) rounding: Rounding,
     pub(crate) x: &'a [f32],
-    /// Of each unit all codes of a plane, the high ones first.
-    pub(crate) codes: &'a mut [i8],
+    pub(crate) codes: Codes<'a>,
     /// One for each unit.
     pub(crate) scales: &'a mut [f32],
     /// Bits of an i32 or an f32; [`Rounding::lens`] says how many.
@@ -91,9 +103,10 @@ impl Kernel for RoundRow<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        match self.rounding.planes {
-            1 => self.units::<1>(),
-            _ => self.units::<2>(),
+        match (&self.codes, self.rounding.planes) {
+            (Codes::Words(_), _) => self.units::<2, true>(),
+            (_, 1) => self.units::<1, false>(),
+            _ => self.units::<2, false>(),
         }
     }
 }
@@ -103,11 +116,15 @@ impl RoundRow<'_> {
     /// iterators would be functions of their own, without the instruction set's features, and a sum
     /// or a maximum of one number after the other waits for each.
     #[inline(always)]
-    unsafe fn units<const PLANES: usize>(self) {
+    unsafe fn units<const PLANES: usize, const IN_WORDS: bool>(self) {
         let Self { rounding: Rounding { planes, largest, kind, n_sums }, x, .. } = self;
-        let (codes, scales, sums) = (self.codes, self.scales, self.sums);
+        let (scales, sums) = (self.scales, self.sums);
         let (units, largest) = (x.len() / UNIT, largest as f32);
-        assert!(planes == PLANES && codes.len() >= x.len() * PLANES);
+        let (codes, len) = match self.codes {
+            Codes::Bytes(codes) => (codes.as_mut_ptr(), codes.len()),
+            Codes::Words(codes) => (codes.as_mut_ptr().cast(), 2 * codes.len()),
+        };
+        assert!(planes == PLANES && len >= x.len() * PLANES);
         assert!(scales.len() >= units && sums.len() >= units * n_sums);
         for u in 0..units {
             let x = &*x.as_ptr().add(u * UNIT).cast::<[f32; UNIT]>();
@@ -145,11 +162,19 @@ impl RoundRow<'_> {
             // Of each plane, and of each half of the unit.
             let mut totals = [[0i32; 2]; 2];
             for plane in 0..PLANES {
-                let to = codes.as_mut_ptr().add((u * PLANES + plane) * UNIT);
+                let to = codes.add((u * PLANES + plane) * UNIT);
                 for i in 0..UNIT {
-                    *to.add(i) = wide[plane][i] as i8;
+                    if !IN_WORDS {
+                        *to.add(i) = wide[plane][i] as i8;
+                    }
                 }
                 totals[plane] = half_sums(&wide[plane]);
+            }
+            if IN_WORDS {
+                let to = codes.cast::<i16>().add(u * UNIT);
+                for i in 0..UNIT {
+                    *to.add(i) = ((wide[0][i] << 7) + wide[1][i]) as i16;
+                }
             }
             let sums = sums.as_mut_ptr().add(u * n_sums);
             match kind {
@@ -194,6 +219,8 @@ pub(crate) struct Rows<'a> {
     pub(crate) planes: usize,
     pub(crate) floats: &'a [f32],
     pub(crate) codes: &'a [i8],
+    /// Codes of 16 bits, where there are no planes.
+    pub(crate) words: &'a [i16],
     pub(crate) scales: &'a [f32],
     pub(crate) sums: &'a [u32],
 }
@@ -207,11 +234,44 @@ pub(crate) struct QuantTiles<'a> {
     pub(crate) first: usize,
     pub(crate) x: Rows<'a>,
     pub(crate) n_rows: usize,
+    /// Only columns of these tiles are touched.
+    pub(crate) outputs: Outputs<'a>,
+}
+
+/// Where outputs go, and what is added to them.
+#[derive(Clone, Copy)]
+pub(crate) struct Outputs<'a> {
     /// All biases.
     pub(crate) bias: Option<&'a [f32]>,
+    /// Whether what is there is added.
     pub(crate) add: bool,
-    /// `[n_rows, n_out]`; only columns of these tiles are touched.
+    /// `[n_rows, n_out]`.
     pub(crate) out: Shared<'a, f32>,
+    pub(crate) n_out: usize,
+}
+
+impl Outputs<'_> {
+    /// Writes LANES outputs of row `r` from column `column` on, as many as there are.
+    #[inline(always)]
+    pub(super) unsafe fn write<S: Simd>(&self, r: usize, column: usize, mut y: S::V) {
+        let n = self.n_out.saturating_sub(column).min(S::LANES);
+        if n == 0 {
+            return;
+        }
+        let out = self.out.slice(r * self.n_out + column, n);
+        let load = |p: *const f32| if n == S::LANES { S::load(p) } else { S::load_n(p, n) };
+        if let Some(bias) = self.bias {
+            y = S::add(y, load(bias[column..column + n].as_ptr()));
+        }
+        if self.add {
+            y = S::add(y, load(out.as_ptr()));
+        }
+        if n == S::LANES {
+            S::store(out.as_mut_ptr(), y);
+        } else {
+            S::store_n(out.as_mut_ptr(), n, y);
+        }
+    }
 }
 
 impl ByteKernel for QuantTiles<'_> {
@@ -228,13 +288,13 @@ impl ByteKernel for QuantTiles<'_> {
         let is_multiple = self.bytes.len().is_multiple_of(self.tiles.tile_bytes());
         let n_tiles = self.bytes.len() / self.tiles.tile_bytes();
         assert!(is_multiple && self.first + n_tiles <= self.tiles.count());
-        assert!(self.bias.is_none_or(|bias| bias.len() == self.tiles.n_rows));
+        assert!(self.outputs.bias.is_none_or(|bias| bias.len() == self.tiles.n_rows));
         if is_rounded { self.format::<S, true>() } else { self.format::<S, false>() }
     }
 }
 
 /// A type of weights, known when a kernel is compiled.
-trait Format {
+pub(super) trait Format {
     const TY: QuantType;
     /// What a tile is made of.
     const CHUNK: Chunk = Self::TY.chunk();
@@ -254,13 +314,31 @@ trait Format {
 macro_rules! formats {
     ($($name:ident),*) => {
         $(
-            enum $name {}
+            pub(super) enum $name {}
             impl Format for $name {
                 const TY: QuantType = QuantType::$name;
             }
         )*
     };
 }
+
+/// An expression with `$format` the format of a type.
+macro_rules! with_format {
+    ($ty:expr, $format:ident => $body:expr) => {
+        with_format!(@ $ty, $format, $body, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4)
+    };
+    (@ $ty:expr, $format:ident, $body:expr, $($name:ident),*) => {
+        match $ty {
+            $(
+                longview_core::quant::QuantType::$name => {
+                    type $format = crate::kernels::quant::$name;
+                    $body
+                }
+            )*
+        }
+    };
+}
+pub(super) use with_format;
 formats!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4);
 
 /// As many planes as the rows have.
@@ -299,18 +377,7 @@ impl<F: Format, const PLANES: usize, const R: usize> ByteKernel for RunOfTiles<'
 impl QuantTiles<'_> {
     #[inline(always)]
     unsafe fn format<S: ByteSimd, const ROUNDED: bool>(&self) {
-        match self.tiles.ty {
-            QuantType::Q4_0 => self.rows::<S, Q4_0, ROUNDED>(),
-            QuantType::Q4_1 => self.rows::<S, Q4_1, ROUNDED>(),
-            QuantType::Q5_0 => self.rows::<S, Q5_0, ROUNDED>(),
-            QuantType::Q5_1 => self.rows::<S, Q5_1, ROUNDED>(),
-            QuantType::Q8_0 => self.rows::<S, Q8_0, ROUNDED>(),
-            QuantType::Q4K => self.rows::<S, Q4K, ROUNDED>(),
-            QuantType::Q5K => self.rows::<S, Q5K, ROUNDED>(),
-            QuantType::Q6K => self.rows::<S, Q6K, ROUNDED>(),
-            QuantType::Iq4Nl => self.rows::<S, Iq4Nl, ROUNDED>(),
-            QuantType::Mxfp4 => self.rows::<S, Mxfp4, ROUNDED>(),
-        }
+        with_format!(self.tiles.ty, F => self.rows::<S, F, ROUNDED>());
     }
 
     #[inline(always)]
@@ -427,30 +494,7 @@ impl QuantTiles<'_> {
         }
         for i in 0..R {
             let y = if PLANES == 0 { S::add(y[i], odd[i]) } else { y[i] };
-            self.finish::<S>(r + i, index * TILE_ROWS + part, y);
-        }
-    }
-
-    /// Writes LANES outputs of row `r` from column `column` on, as many as there are.
-    #[inline(always)]
-    unsafe fn finish<S: ByteSimd>(&self, r: usize, column: usize, mut y: S::V) {
-        let n_out = self.tiles.n_rows;
-        let n = n_out.saturating_sub(column).min(S::LANES);
-        if n == 0 {
-            return;
-        }
-        let out = self.out.slice(r * n_out + column, n);
-        let load = |p: *const f32| if n == S::LANES { S::load(p) } else { S::load_n(p, n) };
-        if let Some(bias) = self.bias {
-            y = S::add(y, load(bias[column..column + n].as_ptr()));
-        }
-        if self.add {
-            y = S::add(y, load(out.as_ptr()));
-        }
-        if n == S::LANES {
-            S::store(out.as_mut_ptr(), y);
-        } else {
-            S::store_n(out.as_mut_ptr(), n, y);
+            self.outputs.write::<S>(r + i, index * TILE_ROWS + part, y);
         }
     }
 }
@@ -574,7 +618,7 @@ unsafe fn dot_of_two<S: ByteSimd, F: Format, const N: usize>(
 
 /// Prefetches the cache lines of `len` bytes.
 #[inline(always)]
-unsafe fn ask_for<S: ByteSimd>(at: *const u8, len: usize) {
+pub(super) unsafe fn ask_for<S: ByteSimd>(at: *const u8, len: usize) {
     let mut line = 0;
     while line < len {
         S::prefetch(at.wrapping_add(line));
@@ -599,7 +643,7 @@ unsafe fn dot<S: ByteSimd, F: Format, const N: usize>(
 
 /// What is multiplied, of a unit: byte j of vector i stands in column 4 i + j.
 #[inline(always)]
-unsafe fn unit_codes<S: ByteSimd, F: Format>(planes: *const u8) -> [S::B; 8] {
+pub(super) unsafe fn unit_codes<S: ByteSimd, F: Format>(planes: *const u8) -> [S::B; 8] {
     let plane = |i: usize| S::load_bytes(planes.add(4 * TILE_ROWS * i));
     if F::TY.code_bits() == 8 {
         let mut w = [plane(0); 8];
@@ -639,7 +683,7 @@ unsafe fn unit_codes<S: ByteSimd, F: Format>(planes: *const u8) -> [S::B; 8] {
 
 /// What [`unit_codes`] has, with signs.
 #[inline(always)]
-unsafe fn signed_codes<S: ByteSimd, F: Format>(mut w: [S::B; 8]) -> [S::B; 8] {
+pub(super) unsafe fn signed_codes<S: ByteSimd, F: Format>(mut w: [S::B; 8]) -> [S::B; 8] {
     if S::BIASED && multiplied_bits(F::TY) == 8 {
         for i in 0..8 {
             w[i] = S::flip(w[i], 0x80);
@@ -676,7 +720,7 @@ const fn signed_table(ty: QuantType, is_biased: bool) -> Option<[i8; 16]> {
 /// Scales of the halves of unit `u` of a chunk (the first one, where a unit has one), and the
 /// smallest value, of LANES rows from `part` on.
 #[inline(always)]
-unsafe fn unit_scales<S: ByteSimd, F: Format>(
+pub(super) unsafe fn unit_scales<S: ByteSimd, F: Format>(
     scales: *const u8,
     u: usize,
     part: usize,

@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::bytes::{ByteKernel, ByteSimd, RowStarts};
+use super::words::{WordKernel, WordSimd};
 use super::{Kernel, MAX_LANES, Simd};
 
 /// The set of most x86-64 processors since 2013.
@@ -342,5 +343,49 @@ impl ByteSimd for Avx2 {
             i += run;
         }
         sum
+    }
+}
+
+impl WordSimd for Avx2 {
+    type W = __m256i;
+
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn call_words<K: WordKernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(p: *const i16) -> __m256i {
+        _mm256_loadu_si256(p.cast())
+    }
+
+    #[inline(always)]
+    unsafe fn store_words(p: *mut i16, words: __m256i) {
+        _mm256_storeu_si256(p.cast(), words);
+    }
+
+    #[inline(always)]
+    unsafe fn splat_words(p: *const i16) -> __m256i {
+        _mm256_set1_epi32(p.cast::<i32>().read_unaligned())
+    }
+
+    #[inline(always)]
+    unsafe fn widen(b: __m256i, offset: i16) -> [__m256i; 2] {
+        // Bytes become the high halves of words, and a shift brings them down with their signs.
+        let places = |first: i32, last: i32| {
+            let word = |lane: i32| (lane + last) << 24 | 0x80 << 16 | (lane + first) << 8 | 0x80;
+            _mm256_broadcastsi128_si256(_mm_setr_epi32(word(0), word(4), word(8), word(12)))
+        };
+        let words = |places| {
+            let wide = _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(b, places));
+            _mm256_sub_epi16(wide, _mm256_set1_epi16(offset))
+        };
+        [words(places(0, 1)), words(places(2, 3))]
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
     }
 }

@@ -26,6 +26,7 @@ pub(crate) mod neon;
 pub(crate) mod pairs;
 pub(crate) mod portable;
 pub(crate) mod stored;
+pub(crate) mod words;
 
 use half::{bf16, f16};
 

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 
 use super::bytes::{ByteKernel, ByteSimd};
 use super::pairs::{PairKernel, PairSimd};
+use super::words::{WordKernel, WordSimd};
 use super::{Kernel, MAX_LANES, Simd};
 
 /// No intrinsics.
@@ -299,6 +300,47 @@ impl PairSimd for Portable {
         for i in 0..8 {
             for at in [2 * i + 1, 2 * i] {
                 out.0[i] += a[at].to_f32() * b[at].to_f32();
+            }
+        }
+        out
+    }
+}
+
+impl WordSimd for Portable {
+    type W = [[i16; 2]; 8];
+
+    #[inline(never)]
+    unsafe fn call_words<K: WordKernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(p: *const i16) -> [[i16; 2]; 8] {
+        p.cast::<[[i16; 2]; 8]>().read_unaligned()
+    }
+
+    #[inline(always)]
+    unsafe fn store_words(p: *mut i16, words: [[i16; 2]; 8]) {
+        p.cast::<[[i16; 2]; 8]>().write_unaligned(words);
+    }
+
+    #[inline(always)]
+    unsafe fn splat_words(p: *const i16) -> [[i16; 2]; 8] {
+        [p.cast::<[i16; 2]>().read_unaligned(); 8]
+    }
+
+    #[inline(always)]
+    unsafe fn widen(b: [u32; 8], offset: i16) -> [[[i16; 2]; 8]; 2] {
+        let word = |lane: u32, i: usize| i16::from(lane.to_ne_bytes()[i] as i8) - offset;
+        [b.map(|lane| [word(lane, 0), word(lane, 1)]), b.map(|lane| [word(lane, 2), word(lane, 3)])]
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words(sum: [i32; 8], a: [[i16; 2]; 8], b: [[i16; 2]; 8]) -> [i32; 8] {
+        let mut out = sum;
+        for lane in 0..8 {
+            for i in 0..2 {
+                out[lane] += i32::from(a[lane][i]) * i32::from(b[lane][i]);
             }
         }
         out
