@@ -118,6 +118,18 @@ unsafe fn multiply<S: Simd, const R: usize, const W: usize>(
     n: usize,
     sums: &mut [[S::V; W]; R],
 ) {
+    steps::<S, R, W, false>(t, first, n, 0, sums);
+}
+
+/// [`multiply`]; where it `ASKS`, what lies `ahead` bytes behind A is prefetched.
+#[inline(always)]
+unsafe fn steps<S: Simd, const R: usize, const W: usize, const ASKS: bool>(
+    t: &Tile,
+    first: usize,
+    n: usize,
+    ahead: isize,
+    sums: &mut [[S::V; W]; R],
+) {
     let (mut a, mut b) = (t.a.add(first * t.a_col), t.b.add(first * t.b_row));
     // One column of A times one row of B in each step, an outer product: R + W loads feed R * W
     // FMAs, whose sums are independent and enough to hide the FMA's latency. Rows and columns that
@@ -132,6 +144,9 @@ unsafe fn multiply<S: Simd, const R: usize, const W: usize>(
             for w in 0..W {
                 sums[r][w] = S::fma(x, row[w], sums[r][w]);
             }
+        }
+        if ASKS {
+            S::prefetch(a.wrapping_byte_offset(ahead));
         }
         a = a.add(t.a_col);
         b = b.add(t.b_row);
@@ -165,6 +180,82 @@ unsafe fn run_by_lanes<S: Simd, const R: usize, const W: usize>(t: Tile) {
         waiting[level].write(sums);
     }
     save::<S, R, W>(&t, waiting[S::LANES.ilog2() as usize].assume_init_ref());
+}
+
+/// Sums of a tile that wait for those of other lanes, one place for each level of their tree.
+pub(crate) const fn waiting_len<S: Simd>() -> usize {
+    (S::LANES.ilog2() as usize + 1) * S::MR * S::NR
+}
+
+/// Steps of one lane of a tile of the full width, A and B packed as for [`by_lanes`].
+pub(crate) struct LanePart {
+    /// Of A and B the first step.
+    pub(crate) a: *const f32,
+    pub(crate) b: *const f32,
+    pub(crate) steps: usize,
+    /// Bytes from A to that of the next part, which no processor expects: it is asked for.
+    pub(crate) ahead: isize,
+    /// As long as [`waiting_len`] says.
+    pub(crate) waiting: *mut f32,
+    /// How many lanes of [`Simd::SUM_ORDER`] came before.
+    pub(crate) lane: usize,
+    /// Whether these are the lane's first steps, and its last.
+    pub(crate) begins: bool,
+    pub(crate) ends: bool,
+}
+
+/// The same sums as of [`by_lanes`], for whoever goes over many tiles lane by lane. Those of the
+/// tile are in the last place of `waiting` when the last lane has ended.
+///
+/// # Safety
+/// As for [`full`].
+#[inline(always)]
+pub(crate) unsafe fn part_of_lane<S: Simd>(part: LanePart) {
+    match (S::MR, S::NV) {
+        (12, 2) => run_part_of_lane::<S, 12, 2>(part),
+        (6, 2) => run_part_of_lane::<S, 6, 2>(part),
+        (8, 2) => run_part_of_lane::<S, 8, 2>(part),
+        (4, 1) => run_part_of_lane::<S, 4, 1>(part),
+        _ => unreachable!("an instruction set with another tile"),
+    }
+}
+
+#[inline(always)]
+unsafe fn run_part_of_lane<S: Simd, const R: usize, const W: usize>(part: LanePart) {
+    let LanePart { a, b, steps: n, ahead, waiting, lane, begins, ends } = part;
+    // As in `run_by_lanes`: the places below wait for this lane.
+    let level = lane.trailing_ones() as usize;
+    let place = |level: usize| Tile {
+        k: n,
+        a,
+        a_row: 1,
+        a_col: R,
+        b,
+        b_row: W * S::LANES,
+        c: waiting.add(level * R * W * S::LANES),
+        c_row: W * S::LANES,
+        m: R,
+        n: W * S::LANES,
+        add: false,
+    };
+    let own = place(level);
+    let mut sums = [[S::zero(); W]; R];
+    if !begins {
+        load::<S, R, W>(&own, &mut sums);
+    }
+    steps::<S, R, W, true>(&own, 0, n, ahead, &mut sums);
+    if ends {
+        for before in 0..level {
+            let before = place(before).c;
+            for r in 0..R {
+                for w in 0..W {
+                    let before = S::load(before.add((r * W + w) * S::LANES));
+                    sums[r][w] = S::add(before, sums[r][w]);
+                }
+            }
+        }
+    }
+    save::<S, R, W>(&own, &sums);
 }
 
 #[inline(always)]

@@ -5,8 +5,8 @@ use longview_ops::{Linear, Op, OpResult};
 
 use crate::backend::CpuBackend;
 use crate::kernels::gemm::{Block, SIDE, scratch_lens};
-use crate::kernels::pairs::{Pairs, waiting_len};
-use crate::kernels::panels::{self, PackStrip, Panels, strip_len};
+use crate::kernels::pairs::{self, Pairs};
+use crate::kernels::panels::{self, PackStrip, Panels, strip_len, waiting_len};
 use crate::ops::matvec::{checked, no_products};
 use crate::problem::Problem;
 use crate::quantised;
@@ -104,9 +104,9 @@ fn multiply_panels<E: Elem>(
     team.for_each(n_out.div_ceil(columns), cost, |scratch, i| {
         let first = i * columns;
         let last = (first + columns).min(n_out);
-        let [panel] = scratch.floats([columns * k]);
+        let [panel, waiting] = scratch.floats([columns * k, waiting_len(isa)]);
         let weights = &weights[first * k..last * k];
-        isa.run(Panels { x, m, weights, k, bias, add, out, n_out, first, panel });
+        isa.run(Panels { x, m, weights, k, bias, add, out, n_out, first, panel, waiting });
     });
 }
 
@@ -120,7 +120,7 @@ fn multiply_pairs(team: &mut Team, p: &Problem<'_>, x: &[bf16], weights: &[bf16]
     team.for_each(n_out.div_ceil(block), cost, |scratch, i| {
         let first = i * block;
         let last = (first + block).min(n_out);
-        let [waiting] = scratch.floats([waiting_len(m, last - first, k, isa.lanes())]);
+        let [waiting] = scratch.floats([pairs::waiting_len(m, last - first, k, isa.lanes())]);
         let weights = &weights[first * k..last * k];
         isa.run_pairs(Pairs { x, m, weights, k, bias, add, out, n_out, first, waiting });
     });
