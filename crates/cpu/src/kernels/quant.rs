@@ -363,12 +363,21 @@ impl<F: Format, const PLANES: usize, const R: usize> ByteKernel for RunOfTiles<'
     unsafe fn run<S: ByteSimd>(self) {
         let Self { of, r, .. } = self;
         for (i, tile) in of.bytes.chunks_exact(of.tiles.tile_bytes()).enumerate() {
-            // A vector has a lane for LANES of the 16 rows. Each part of them goes over the tile
-            // anew: it is in the caches by then, and the sums of one part fit the registers.
-            let mut part = 0;
-            while part < TILE_ROWS {
-                of.part::<S, F, PLANES, R>(tile, of.first + i, part, r);
-                part += S::LANES;
+            // A vector has a lane for LANES of the 16 rows. With one row of activations all parts
+            // of them go over the tile together: it is read from memory all the time, as one
+            // stream. With more, each part goes over it anew: it is in the caches by then, and the
+            // sums of one part fit the registers.
+            let index = of.first + i;
+            match (R, TILE_ROWS / S::LANES) {
+                (1, 2) => of.parts::<S, F, PLANES, R, 2>(tile, index, 0, r),
+                (1, 4) => of.parts::<S, F, PLANES, R, 4>(tile, index, 0, r),
+                _ => {
+                    let mut part = 0;
+                    while part < TILE_ROWS {
+                        of.parts::<S, F, PLANES, R, 1>(tile, index, part, r);
+                        part += S::LANES;
+                    }
+                }
             }
         }
     }
@@ -425,13 +434,14 @@ impl QuantTiles<'_> {
         R
     }
 
-    /// [`TILE_ROWS`] or fewer columns, as many as a vector has lanes, of R rows.
+    /// [`TILE_ROWS`] or fewer columns from `first` on, N times as many as a vector has lanes, of R
+    /// rows.
     #[inline(always)]
-    unsafe fn part<S: ByteSimd, F: Format, const PLANES: usize, const R: usize>(
+    unsafe fn parts<S: ByteSimd, F: Format, const PLANES: usize, const R: usize, const N: usize>(
         &self,
         tile: &[u8],
         index: usize,
-        part: usize,
+        first: usize,
         r: usize,
     ) {
         let n_units = self.tiles.n_units();
@@ -445,56 +455,64 @@ impl QuantTiles<'_> {
         let sums = self.x.sums.as_ptr().wrapping_add(r * n_units * n_sums);
         // Two sums, because a sum waits for the product before it; only numbers as they are make
         // so many.
-        let (mut y, mut odd) = ([S::zero(); R], [S::zero(); R]);
+        let (mut ys, mut odds) = ([[S::zero(); R]; N], [[S::zero(); R]; N]);
         for u in 0..n_units {
             let in_chunk = u % F::CHUNK.units;
             if in_chunk == 0 && u > 0 {
                 scales = scales.add(F::CHUNK.bytes);
             }
             let at = scales.add(F::CHUNK.scale_bytes + in_chunk * F::TY.plane_bytes());
-            if part == 0 {
+            if first == 0 {
                 if in_chunk == 0 {
                     ask_for::<S>(scales.wrapping_add(AHEAD), F::CHUNK.scale_bytes);
                 }
                 ask_for::<S>(at.wrapping_add(AHEAD), F::TY.plane_bytes());
             }
-            let w = unit_codes::<S, F>(at.add(4 * part));
-            let (d, m) = unit_scales::<S, F>(scales, in_chunk, part);
-            if PLANES == 0 {
-                let w = signed_codes::<S, F>(w);
-                for word in 0..UNIT / 4 {
-                    let own = d[word * F::HALVES / 8];
-                    for byte in 0..4 {
-                        let value = value::<S, F>(w[word], byte, own, m);
-                        let x = floats.add(u * UNIT + 4 * word + byte);
-                        let y = if byte % 2 == 0 { &mut y } else { &mut odd };
-                        for i in 0..R {
-                            y[i] = S::fma(value, S::splat(*x.add(i * self.tiles.n_cols)), y[i]);
+            for n in 0..N {
+                let part = first + n * S::LANES;
+                let (y, odd) = (&mut ys[n], &mut odds[n]);
+                let w = unit_codes::<S, F>(at.add(4 * part));
+                let (d, m) = unit_scales::<S, F>(scales, in_chunk, part);
+                if PLANES == 0 {
+                    let w = signed_codes::<S, F>(w);
+                    for word in 0..UNIT / 4 {
+                        let own = d[word * F::HALVES / 8];
+                        for byte in 0..4 {
+                            let value = value::<S, F>(w[word], byte, own, m);
+                            let x = floats.add(u * UNIT + 4 * word + byte);
+                            let y = if byte % 2 == 0 { &mut *y } else { &mut *odd };
+                            for i in 0..R {
+                                let x = S::splat(*x.add(i * self.tiles.n_cols));
+                                y[i] = S::fma(value, x, y[i]);
+                            }
                         }
                     }
+                    continue;
                 }
-                continue;
-            }
-            let code = |i: usize| codes.add((i * self.tiles.n_cols + u * UNIT) * n_planes);
-            let start = |i: usize| sums.add((i * n_units + u) * n_sums);
-            let scale = |i: usize| *x_scales.add(i * n_units + u);
-            let mut i = 0;
-            while S::TWO_ROWS && i + 1 < R {
-                let (a, from) = ([code(i), code(i + 1)], [start(i), start(i + 1)]);
-                let dots = unit_dots_of_two::<S, F>(&w, a, from, n_planes);
-                y[i] = add_unit::<S, F>(y[i], dots[0], d, m, scale(i), from[0]);
-                y[i + 1] = add_unit::<S, F>(y[i + 1], dots[1], d, m, scale(i + 1), from[1]);
-                i += 2;
-            }
-            while i < R {
-                let dots = unit_dots::<S, F>(&w, code(i), start(i), n_planes);
-                y[i] = add_unit::<S, F>(y[i], dots, d, m, scale(i), start(i));
-                i += 1;
+                let code = |i: usize| codes.add((i * self.tiles.n_cols + u * UNIT) * n_planes);
+                let start = |i: usize| sums.add((i * n_units + u) * n_sums);
+                let scale = |i: usize| *x_scales.add(i * n_units + u);
+                let mut i = 0;
+                while S::TWO_ROWS && i + 1 < R {
+                    let (a, from) = ([code(i), code(i + 1)], [start(i), start(i + 1)]);
+                    let dots = unit_dots_of_two::<S, F>(&w, a, from, n_planes);
+                    y[i] = add_unit::<S, F>(y[i], dots[0], d, m, scale(i), from[0]);
+                    y[i + 1] = add_unit::<S, F>(y[i + 1], dots[1], d, m, scale(i + 1), from[1]);
+                    i += 2;
+                }
+                while i < R {
+                    let dots = unit_dots::<S, F>(&w, code(i), start(i), n_planes);
+                    y[i] = add_unit::<S, F>(y[i], dots, d, m, scale(i), start(i));
+                    i += 1;
+                }
             }
         }
-        for i in 0..R {
-            let y = if PLANES == 0 { S::add(y[i], odd[i]) } else { y[i] };
-            self.outputs.write::<S>(r + i, index * TILE_ROWS + part, y);
+        for n in 0..N {
+            for i in 0..R {
+                let y = if PLANES == 0 { S::add(ys[n][i], odds[n][i]) } else { ys[n][i] };
+                let column = index * TILE_ROWS + first + n * S::LANES;
+                self.outputs.write::<S>(r + i, column, y);
+            }
         }
     }
 }
