@@ -3,7 +3,7 @@
 use longview_core::quant::UNIT;
 
 use crate::kernels::quant::{Codes, Outputs, QuantTiles, RoundRow, Rounding, Rows};
-use crate::kernels::words::{self, WordTiles};
+use crate::kernels::words::{self, RoundToWords, WordTiles};
 use crate::problem::Problem;
 use crate::queue::Queue;
 use crate::scratch::Scratch;
@@ -93,8 +93,7 @@ fn round_rows<'a>(
     Rows { planes, codes, scales, sums, ..Rows::default() }
 }
 
-/// The same as words of 16 bits, which take the place of two planes, in the order of
-/// [`words::place`].
+/// The same as words of 16 bits, which take the place of two planes.
 fn round_to_words<'a>(
     team: &mut Team,
     rounding: Rounding,
@@ -110,15 +109,8 @@ fn round_to_words<'a>(
     let pieces = (Pieces::of(&mut *scales, units), Pieces::of(&mut *sums, units * n_sums));
     let cost = Cost::bytes(p.x.len() * 8);
     team.for_chunks2(pieces.0, pieces.1, cost, |_, r, scales, sums| {
-        let x = p.x[r * k..(r + 1) * k].chunks(words::COLUMNS);
-        let scales = scales.chunks_mut(words::COLUMNS / UNIT);
-        let sums = sums.chunks_mut(words::COLUMNS / UNIT * n_sums);
-        for (i, ((x, scales), sums)) in x.zip(scales).zip(sums).enumerate() {
-            let start = words::place(n_rows, r, i * words::COLUMNS, x.len());
-            // SAFETY: each run of columns of each row has a place of its own.
-            let codes = Codes::Words(unsafe { all.slice(start, x.len()) });
-            isa.run(RoundRow { rounding, x, codes, scales, sums });
-        }
+        let x = &p.x[r * k..(r + 1) * k];
+        isa.run(RoundToWords { rounding, x, r, n_rows, words: all, scales, sums });
     });
     Rows { words, scales, sums, ..Rows::default() }
 }

@@ -17,11 +17,11 @@ use super::tile::{self, LanePart};
 /// Rows of activations from which on packing is worth it.
 const LEAST_ROWS: usize = 48;
 
-/// Floats of a tile, and the least elements of a row where packing pays: below it a lane has too few
-/// products for its additions. With other tiles it never does. (GFLOP/s of two cores with rows where
-/// they lie and with panels. AVX-512, Zen 4: 195 and 177 with 576 elements, 193 and 192 with 1,536,
-/// 195 and 205 with 2,048, 175 and 198 with 8,192. AVX2, Zen 3: 127 and 118 with 576, 128 and 139
-/// with 1,024, 118 and 136 with 2,048, 112 and 145 with 8,192.)
+/// Floats of a tile, and the least elements of a row where packing pays: below it a lane has too
+/// few products for its additions. With other tiles it never does. (GFLOP/s of two cores with rows
+/// where they lie and with panels. AVX-512, Zen 4: 195 and 177 with 576 elements, 193 and 192 with
+/// 1,536, 195 and 205 with 2,048, 175 and 198 with 8,192. AVX2, Zen 3: 127 and 118 with 576, 128
+/// and 139 with 1,024, 118 and 136 with 2,048, 112 and 145 with 8,192.)
 const LEAST_COLUMNS: [(usize, usize); 2] = [(12 * 32, 2048), (6 * 16, 1024)];
 
 /// Floats of a panel that meet all strips before the next: 16 KiB stay in L1 meanwhile.

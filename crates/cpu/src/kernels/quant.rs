@@ -325,7 +325,9 @@ macro_rules! formats {
 /// An expression with `$format` the format of a type.
 macro_rules! with_format {
     ($ty:expr, $format:ident => $body:expr) => {
-        with_format!(@ $ty, $format, $body, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4)
+        with_format!(
+            @ $ty, $format, $body, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4
+        )
     };
     (@ $ty:expr, $format:ident, $body:expr, $($name:ident),*) => {
         match $ty {

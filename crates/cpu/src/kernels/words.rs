@@ -10,16 +10,19 @@ use std::marker::PhantomData;
 use longview_core::quant::{Order, Scales, TILE_ROWS, Tiles, UNIT};
 
 use crate::simd::words::{WordKernel, WordSimd};
+use crate::simd::{Kernel, Simd};
+use crate::team::Shared;
 
 use super::quant::{
-    Format, Outputs, Rows, ask_for, signed_codes, unit_codes, unit_scales, with_format,
+    Codes, Format, Outputs, RoundRow, Rounding, Rows, ask_for, signed_codes, unit_codes,
+    unit_scales, with_format,
 };
 
 /// Rows from which on widening is worth it.
 pub(crate) const LEAST_ROWS: usize = 8;
 
 /// Columns that are widened at a time: 16 KiB of words, which stay in L1 while all rows pass.
-pub(crate) const COLUMNS: usize = 512;
+const COLUMNS: usize = 512;
 
 /// Units of these.
 const UNITS: usize = COLUMNS / UNIT;
@@ -38,11 +41,40 @@ pub(crate) fn scratch_lens(n_rows: usize) -> [usize; 3] {
     [UNITS * WORDS / 2, UNITS * SCALES, n_rows * TILE_ROWS]
 }
 
-/// Where `n` words of row `r` of `n_rows` lie, from column `first` on, a multiple of [`COLUMNS`]: as
-/// many columns of all rows side by side, so that they are read as one stream. (Rows of 8,192 words
-/// where they are fall into the same sets of L1.)
-pub(crate) fn place(n_rows: usize, r: usize, first: usize, n: usize) -> usize {
+/// Where `n` words of row `r` of `n_rows` lie, from column `first` on, a multiple of [`COLUMNS`]:
+/// as many columns of all rows side by side, so that they are read as one stream. (Rows of 8,192
+/// words where they are fall into the same sets of L1.)
+fn place(n_rows: usize, r: usize, first: usize, n: usize) -> usize {
     first * n_rows + r * n
+}
+
+/// Rounds row `r` of `n_rows` to words, and writes them to their [`place`]s.
+pub(crate) struct RoundToWords<'a> {
+    pub(crate) rounding: Rounding,
+    pub(crate) x: &'a [f32],
+    pub(crate) r: usize,
+    pub(crate) n_rows: usize,
+    /// `[n_rows, k]`; only words of this row are touched.
+    pub(crate) words: Shared<'a, i16>,
+    /// As of [`RoundRow`].
+    pub(crate) scales: &'a mut [f32],
+    pub(crate) sums: &'a mut [u32],
+}
+
+impl Kernel for RoundToWords<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { rounding, x, r, n_rows, words, scales, sums } = self;
+        let n_sums = sums.len() / (x.len() / UNIT);
+        let (x, scales) = (x.chunks(COLUMNS), scales.chunks_mut(UNITS));
+        let sums = sums.chunks_mut(UNITS * n_sums);
+        for (i, ((x, scales), sums)) in x.zip(scales).zip(sums).enumerate() {
+            let codes = words.slice(place(n_rows, r, i * COLUMNS, x.len()), x.len());
+            S::call(RoundRow { rounding, x, codes: Codes::Words(codes), scales, sums });
+        }
+    }
 }
 
 /// Outputs of a run of tiles, as of [`super::quant::QuantTiles`].
