@@ -321,6 +321,7 @@ macro_rules! formats {
         )*
     };
 }
+formats!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4);
 
 /// An expression with `$format` the format of a type.
 macro_rules! with_format {
@@ -341,7 +342,6 @@ macro_rules! with_format {
     };
 }
 pub(super) use with_format;
-formats!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4);
 
 /// As many planes as the rows have.
 const ANY: usize = usize::MAX;

@@ -104,7 +104,9 @@ impl WordKernel for WordTiles<'_> {
         const { assert!(PARTS * S::LANES == TILE_ROWS) };
         let need = scratch_lens(self.n_rows);
         assert!(self.x.words.len() >= self.n_rows * k);
-        assert!(self.x.scales.len() >= self.n_rows * units);
+        let n_units = self.n_rows * units;
+        assert!(self.x.scales.len() >= n_units && self.x.sums.len() >= n_units);
+        assert!(self.outputs.bias.is_none_or(|bias| bias.len() == self.tiles.n_rows));
         assert_eq!(self.tiles.order, Order::Together);
         let n_tiles = self.bytes.len() / self.tiles.tile_bytes();
         assert!(self.bytes.len().is_multiple_of(self.tiles.tile_bytes()));
