@@ -143,42 +143,26 @@ impl<'a> TiledWork<'a> {
 
     /// Item `i` of `out`, `[n_rows, n_out]`.
     pub(crate) fn item(&self, isa: SupportedIsa, out: Shared<'_, f32>, i: usize) {
-        let Self { weight, x, n_rows, step, .. } = *self;
-        let (tiles, bytes, outputs) = (weight.tiles, self.bytes(i), self.outputs(out));
-        isa.run_bytes(QuantTiles { tiles, bytes, first: i * step, x, n_rows, outputs });
+        isa.run_bytes(self.tiles(out, i));
     }
 
     /// The same where rows are words.
     fn words(&self, isa: SupportedIsa, out: Shared<'_, f32>, scratch: &mut Scratch, i: usize) {
-        let Self { weight, x, n_rows, step, .. } = *self;
-        let (tiles, bytes, outputs) = (weight.tiles, self.bytes(i), self.outputs(out));
-        let [words, scales, waiting] = scratch.floats(words::scratch_lens(n_rows));
+        let [words, scales, waiting] = scratch.floats(words::scratch_lens(self.n_rows));
         let words = bytemuck::cast_slice_mut(words);
-        let first = i * step;
-        isa.run_words(WordTiles {
-            tiles,
-            bytes,
-            first,
-            x,
-            n_rows,
-            outputs,
-            words,
-            scales,
-            waiting,
-        });
+        isa.run_words(WordTiles { of: self.tiles(out, i), words, scales, waiting });
     }
 
-    /// The tiles of item `i`.
-    fn bytes(&self, i: usize) -> &'a [u8] {
-        let (all, step) = (self.weight.bytes(), self.step * self.weight.tiles.tile_bytes());
-        &all[i * step..all.len().min((i + 1) * step)]
-    }
-
-    fn outputs<'o>(&self, out: Shared<'o, f32>) -> Outputs<'o>
+    fn tiles<'o>(&self, out: Shared<'o, f32>, i: usize) -> QuantTiles<'o>
     where
         'a: 'o,
     {
-        Outputs { bias: self.bias, add: self.add, out, n_out: self.weight.tiles.n_rows }
+        let Self { weight, x, n_rows, bias, add, step } = *self;
+        let (tiles, all) = (weight.tiles, weight.bytes());
+        let len = step * tiles.tile_bytes();
+        let bytes = &all[i * len..all.len().min((i + 1) * len)];
+        let outputs = Outputs { bias, add, out, n_out: tiles.n_rows };
+        QuantTiles { tiles, bytes, first: i * step, x, n_rows, outputs }
     }
 }
 

@@ -111,6 +111,7 @@ impl<E: Elem> Kernel for Panels<'_, E> {
         let Self { x, m, weights, k, bias, add, out, n_out, first, panel, waiting } = self;
         let n = weights.len() / k;
         assert!(x.len() >= m.next_multiple_of(S::MR) * k);
+        assert!(k >= S::LANES, "a lane without products leaves its sum unwritten");
         assert!(n <= S::NR && panel.len() == S::NR * k);
         assert!(waiting.len() >= STRIPS * tile::waiting_len::<S>());
         assert!(bias.is_none_or(|bias| bias.len() >= first + n));

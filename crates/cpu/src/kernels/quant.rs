@@ -226,6 +226,7 @@ pub(crate) struct Rows<'a> {
 }
 
 /// Outputs of a run of tiles: `out[r, first..] = x_r . w_o (+ bias) (+ out)`.
+#[derive(Clone, Copy)]
 pub(crate) struct QuantTiles<'a> {
     pub(crate) tiles: Tiles,
     /// The tiles of this run.
@@ -284,11 +285,7 @@ impl ByteKernel for QuantTiles<'_> {
         assert!(is_rounded || self.x.floats.len() >= self.n_rows * k);
         assert!(self.x.codes.len() >= self.n_rows * k * self.x.planes);
         assert!(!is_rounded || self.x.scales.len() >= self.n_rows * units);
-        assert_eq!(self.tiles.order, Order::Together);
-        let is_multiple = self.bytes.len().is_multiple_of(self.tiles.tile_bytes());
-        let n_tiles = self.bytes.len() / self.tiles.tile_bytes();
-        assert!(is_multiple && self.first + n_tiles <= self.tiles.count());
-        assert!(self.outputs.bias.is_none_or(|bias| bias.len() == self.tiles.n_rows));
+        self.check();
         if is_rounded { self.format::<S, true>() } else { self.format::<S, false>() }
     }
 }
@@ -386,6 +383,16 @@ impl<F: Format, const PLANES: usize, const R: usize> ByteKernel for RunOfTiles<'
 }
 
 impl QuantTiles<'_> {
+    /// Checks what does not depend on how rows are rounded; returns how many tiles there are.
+    pub(super) fn check(&self) -> usize {
+        assert_eq!(self.tiles.order, Order::Together);
+        let is_multiple = self.bytes.len().is_multiple_of(self.tiles.tile_bytes());
+        let n_tiles = self.bytes.len() / self.tiles.tile_bytes();
+        assert!(is_multiple && self.first + n_tiles <= self.tiles.count());
+        assert!(self.outputs.bias.is_none_or(|bias| bias.len() == self.tiles.n_rows));
+        n_tiles
+    }
+
     #[inline(always)]
     unsafe fn format<S: ByteSimd, const ROUNDED: bool>(&self) {
         with_format!(self.tiles.ty, F => self.rows::<S, F, ROUNDED>());

@@ -31,6 +31,19 @@ pub(crate) struct Tile {
     pub(crate) add: bool,
 }
 
+/// Calls a function for the rows and vectors that a tile of the instruction set's full width has.
+macro_rules! of_full_width {
+    ($set:ident, $run:ident($of:expr)) => {
+        match ($set::MR, $set::NV) {
+            (12, 2) => $run::<$set, 12, 2>($of),
+            (6, 2) => $run::<$set, 6, 2>($of),
+            (8, 2) => $run::<$set, 8, 2>($of),
+            (4, 1) => $run::<$set, 4, 1>($of),
+            _ => unreachable!("an instruction set with another tile"),
+        }
+    };
+}
+
 /// One tile of the instruction set's full width.
 ///
 /// # Safety
@@ -38,13 +51,7 @@ pub(crate) struct Tile {
 /// are there.
 #[inline(always)]
 pub(crate) unsafe fn full<S: Simd>(t: Tile) {
-    match (S::MR, S::NV) {
-        (12, 2) => run::<S, 12, 2>(t),
-        (6, 2) => run::<S, 6, 2>(t),
-        (8, 2) => run::<S, 8, 2>(t),
-        (4, 1) => run::<S, 4, 1>(t),
-        _ => unreachable!("an instruction set with another tile"),
-    }
+    of_full_width!(S, run(t));
 }
 
 /// One tile of the full width whose sums run in the order of [`super::dots`]: as if the elements
@@ -55,13 +62,7 @@ pub(crate) unsafe fn full<S: Simd>(t: Tile) {
 /// As for [`full`].
 #[inline(always)]
 pub(crate) unsafe fn by_lanes<S: Simd>(t: Tile) {
-    match (S::MR, S::NV) {
-        (12, 2) => run_by_lanes::<S, 12, 2>(t),
-        (6, 2) => run_by_lanes::<S, 6, 2>(t),
-        (8, 2) => run_by_lanes::<S, 8, 2>(t),
-        (4, 1) => run_by_lanes::<S, 4, 1>(t),
-        _ => unreachable!("an instruction set with another tile"),
-    }
+    of_full_width!(S, run_by_lanes(t));
 }
 
 /// One tile of a single vector's width, for the last columns.
@@ -211,13 +212,7 @@ pub(crate) struct LanePart {
 /// As for [`full`].
 #[inline(always)]
 pub(crate) unsafe fn part_of_lane<S: Simd>(part: LanePart) {
-    match (S::MR, S::NV) {
-        (12, 2) => run_part_of_lane::<S, 12, 2>(part),
-        (6, 2) => run_part_of_lane::<S, 6, 2>(part),
-        (8, 2) => run_part_of_lane::<S, 8, 2>(part),
-        (4, 1) => run_part_of_lane::<S, 4, 1>(part),
-        _ => unreachable!("an instruction set with another tile"),
-    }
+    of_full_width!(S, run_part_of_lane(part));
 }
 
 #[inline(always)]

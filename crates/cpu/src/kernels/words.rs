@@ -7,15 +7,15 @@
 
 use std::marker::PhantomData;
 
-use longview_core::quant::{Order, Scales, TILE_ROWS, Tiles, UNIT};
+use longview_core::quant::{Scales, TILE_ROWS, UNIT};
 
 use crate::simd::words::{WordKernel, WordSimd};
 use crate::simd::{Kernel, Simd};
 use crate::team::Shared;
 
 use super::quant::{
-    Codes, Format, Outputs, RoundRow, Rounding, Rows, ask_for, signed_codes, unit_codes,
-    unit_scales, with_format,
+    Codes, Format, QuantTiles, RoundRow, Rounding, ask_for, signed_codes, unit_codes, unit_scales,
+    with_format,
 };
 
 /// Rows from which on widening is worth it.
@@ -77,18 +77,10 @@ impl Kernel for RoundToWords<'_> {
     }
 }
 
-/// Outputs of a run of tiles, as of [`super::quant::QuantTiles`].
+/// The same outputs as of [`QuantTiles`], by words.
 pub(crate) struct WordTiles<'a> {
-    pub(crate) tiles: Tiles,
-    /// The tiles of this run.
-    pub(crate) bytes: &'a [u8],
-    /// Number of the first one.
-    pub(crate) first: usize,
-    /// Rounded to words.
-    pub(crate) x: Rows<'a>,
-    pub(crate) n_rows: usize,
-    /// Only columns of these tiles are touched.
-    pub(crate) outputs: Outputs<'a>,
+    /// With rows that are rounded to words.
+    pub(crate) of: QuantTiles<'a>,
     /// As [`scratch_lens`] says.
     pub(crate) words: &'a mut [i16],
     pub(crate) scales: &'a mut [f32],
@@ -100,19 +92,15 @@ impl WordKernel for WordTiles<'_> {
 
     #[inline(always)]
     unsafe fn run<S: WordSimd>(mut self) {
-        let (k, units) = (self.tiles.n_cols, self.tiles.n_units());
         const { assert!(PARTS * S::LANES == TILE_ROWS) };
-        let need = scratch_lens(self.n_rows);
-        assert!(self.x.words.len() >= self.n_rows * k);
-        let n_units = self.n_rows * units;
-        assert!(self.x.scales.len() >= n_units && self.x.sums.len() >= n_units);
-        assert!(self.outputs.bias.is_none_or(|bias| bias.len() == self.tiles.n_rows));
-        assert_eq!(self.tiles.order, Order::Together);
-        let n_tiles = self.bytes.len() / self.tiles.tile_bytes();
-        assert!(self.bytes.len().is_multiple_of(self.tiles.tile_bytes()));
-        assert!(self.first + n_tiles <= self.tiles.count());
+        let QuantTiles { tiles, x, n_rows, .. } = self.of;
+        let n_units = n_rows * tiles.n_units();
+        assert!(x.words.len() >= n_rows * tiles.n_cols);
+        assert!(x.scales.len() >= n_units && x.sums.len() >= n_units);
+        let need = scratch_lens(n_rows);
         assert!(self.words.len() >= 2 * need[0] && self.scales.len() >= need[1]);
         assert!(self.waiting.len() >= need[2]);
+        let n_tiles = self.of.check();
         for tile in 0..n_tiles {
             self.tile::<S>(tile);
         }
@@ -123,26 +111,27 @@ impl WordTiles<'_> {
     /// Tile `index` of the run.
     #[inline(always)]
     unsafe fn tile<S: WordSimd>(&mut self, index: usize) {
-        let (units, len) = (self.tiles.n_units(), self.tiles.tile_bytes());
-        let tile = &self.bytes[index * len..(index + 1) * len];
+        let QuantTiles { tiles, bytes, outputs, .. } = self.of;
+        let (units, len) = (tiles.n_units(), tiles.tile_bytes());
+        let tile = &bytes[index * len..(index + 1) * len];
         let mut first = 0;
         while first < units {
             let n = UNITS.min(units - first);
             let (words, scales) = (self.words.as_mut_ptr(), self.scales.as_mut_ptr());
-            with_format!(self.tiles.ty, F => {
+            with_format!(tiles.ty, F => {
                 S::call_words(Widen::<F> { tile, first, n, words, scales, format: PhantomData });
             });
             // What is widened next comes from memory, and no loop above reads ahead.
-            let next = self.bytes.as_ptr().wrapping_add(index * len + (first + n) * len / units);
+            let next = bytes.as_ptr().wrapping_add(index * len + (first + n) * len / units);
             ask_for::<S>(next, n * len / units);
             self.multiply::<S>(first, n);
             first += n;
         }
-        for r in 0..self.n_rows {
+        for r in 0..self.of.n_rows {
             for part in 0..PARTS {
-                let column = (self.first + index) * TILE_ROWS + part * S::LANES;
+                let column = (self.of.first + index) * TILE_ROWS + part * S::LANES;
                 let y = S::load(self.waiting.as_ptr().add(r * TILE_ROWS + part * S::LANES));
-                self.outputs.write::<S>(r, column, y);
+                outputs.write::<S>(r, column, y);
             }
         }
     }
@@ -150,11 +139,11 @@ impl WordTiles<'_> {
     /// Adds `n` units from `first` on to all rows.
     #[inline(always)]
     unsafe fn multiply<S: WordSimd>(&mut self, first: usize, n: usize) {
-        let scales = self.tiles.ty.scales();
+        let (n_rows, scales) = (self.of.n_rows, self.of.tiles.ty.scales());
         let mut r = 0;
-        while r < self.n_rows {
+        while r < n_rows {
             let rows = self.rows(r, first, n);
-            r += match (scales, self.n_rows - r) {
+            r += match (scales, n_rows - r) {
                 (Scales::SuperHalves, 4..) => rows.add::<S, 4, 2, false>(),
                 (Scales::SuperHalves, _) => rows.add::<S, 1, 2, false>(),
                 (Scales::WithMin | Scales::SuperMin, 4..) => rows.add::<S, 4, 1, true>(),
@@ -168,17 +157,18 @@ impl WordTiles<'_> {
     /// Rows from `r` on, and `n` units of them from `first` on.
     #[inline(always)]
     unsafe fn rows(&mut self, r: usize, first: usize, n: usize) -> AddUnits {
-        let units = self.tiles.n_units();
-        let start = place(self.n_rows, r, first * UNIT, n * UNIT);
+        let QuantTiles { tiles, x, n_rows, .. } = self.of;
+        let units = tiles.n_units();
+        let start = place(n_rows, r, first * UNIT, n * UNIT);
         AddUnits {
             n,
             is_first: first == 0,
             words: self.words.as_ptr(),
             scales: self.scales.as_ptr(),
-            x: self.x.words.as_ptr().add(start),
-            x_scales: self.x.scales.as_ptr().add(r * units + first),
+            x: x.words.as_ptr().add(start),
+            x_scales: x.scales.as_ptr().add(r * units + first),
             // Nothing reads it in a format without smallest values.
-            x_sums: self.x.sums.as_ptr().wrapping_add(r * units + first),
+            x_sums: x.sums.as_ptr().wrapping_add(r * units + first),
             units,
             y: self.waiting.as_mut_ptr().add(r * TILE_ROWS),
         }
