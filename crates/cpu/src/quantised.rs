@@ -2,8 +2,8 @@
 
 use longview_core::quant::UNIT;
 
-use crate::kernels::quant::{Codes, Outputs, QuantTiles, RoundRow, Rounding, Rows};
-use crate::kernels::words::{self, RoundToWords, WordTiles};
+use crate::kernels::quant::{Outputs, QuantTiles, RoundRow, Rounding, Rows};
+use crate::kernels::words::{self, Blocks, RoundToWords, WordTiles};
 use crate::problem::Problem;
 use crate::queue::Queue;
 use crate::scratch::Scratch;
@@ -17,6 +17,9 @@ const ITEM_BYTES: [usize; 2] = [16 << 10, 256 << 10];
 /// Items that keep a machine busy.
 const ENOUGH_ITEMS: usize = 32;
 
+/// Tiles of an item of words, where there are enough of them.
+const TILES_OF_WORDS: usize = 8;
+
 /// Rows whose rounded activations are made at a time: 1024 rows of 4096 are 4 MiB.
 const ROWS: usize = 1024;
 
@@ -27,17 +30,19 @@ pub(crate) fn linear(queue: &mut Queue, p: &Problem<'_>, weight: &TiledWeight, o
         let p = Problem { x, ..*p };
         let isa = queue.team.isa();
         let n_rows = x.len() / p.n_in;
-        let scratch = queue.shared.floats(scratch_lens(isa, weight, n_rows));
         let out = Shared::new(out);
+        let in_words = isa.words_from().is_some_and(|least| n_rows >= least);
         let rounding = weight.rounding(isa).filter(|rounding| rounding.fills_words());
-        match rounding.filter(|_| isa.has_words() && n_rows >= words::LEAST_ROWS) {
+        match rounding.filter(|_| in_words) {
             Some(rounding) => {
+                let scratch = queue.shared.floats(Blocks::of(n_rows, p.n_in).lens());
                 let x = round_to_words(&mut queue.team, rounding, &p, scratch);
-                let work = TiledWork::new(&p, weight, x);
+                let work = TiledWork::of_words(&p, weight, x);
                 let item = |own: &mut Scratch, i| work.words(isa, out, own, i);
                 queue.team.for_each(work.n_items(), work.cost(), item);
             }
             None => {
+                let scratch = queue.shared.floats(scratch_lens(isa, weight, n_rows));
                 let x = rows_for(&mut queue.team, weight, &p, scratch);
                 let work = TiledWork::new(&p, weight, x);
                 queue.team.for_each(work.n_items(), work.cost(), |_, i| work.item(isa, out, i));
@@ -88,7 +93,7 @@ fn round_rows<'a>(
     let sums_of = Pieces::of(&mut *sums, n_sums);
     team.for_chunks3(pieces.0, pieces.1, sums_of, cost, |_, r, codes, scales, sums| {
         let x = &p.x[r * k..(r + 1) * k];
-        isa.run(RoundRow { rounding, x, codes: Codes::Bytes(codes), scales, sums });
+        isa.run(RoundRow { rounding, x, codes, scales, sums });
     });
     Rows { planes, codes, scales, sums, ..Rows::default() }
 }
@@ -103,16 +108,14 @@ fn round_to_words<'a>(
     let (k, isa) = (p.n_in, team.isa());
     let n_rows = p.x.len() / k;
     let words: &mut [i16] = bytemuck::cast_slice_mut(words);
-    let sums: &mut [u32] = bytemuck::cast_slice_mut(sums);
-    let (units, n_sums) = (k / UNIT, sums.len() / (n_rows * (k / UNIT)));
-    let all = Shared::new(&mut *words);
-    let pieces = (Pieces::of(&mut *scales, units), Pieces::of(&mut *sums, units * n_sums));
-    let cost = Cost::bytes(p.x.len() * 8);
-    team.for_chunks2(pieces.0, pieces.1, cost, |_, r, scales, sums| {
+    let blocks = Blocks::of(n_rows, k);
+    let to = (Shared::new(&mut *words), Shared::new(&mut *scales), Shared::new(&mut *sums));
+    team.for_each(n_rows, Cost::bytes(p.x.len() * 8), |_, r| {
         let x = &p.x[r * k..(r + 1) * k];
-        isa.run(RoundToWords { rounding, x, r, n_rows, words: all, scales, sums });
+        let (words, scales, sums) = to;
+        isa.run(RoundToWords { rounding, x, r, blocks, words, scales, sums });
     });
-    Rows { words, scales, sums, ..Rows::default() }
+    Rows { words, scales, sums_with_min: sums, ..Rows::default() }
 }
 
 /// A product with rows, cut into runs of tiles.
@@ -133,6 +136,13 @@ impl<'a> TiledWork<'a> {
         Self { weight, x, n_rows, bias: p.bias, add: p.add, step }
     }
 
+    /// With rows that are words: a block of them meets several tiles before the next.
+    fn of_words(p: &Problem<'a>, weight: &'a TiledWeight, x: Rows<'a>) -> Self {
+        let of = Self::new(p, weight, x);
+        let least = (weight.tiles.count() / ENOUGH_ITEMS).min(TILES_OF_WORDS);
+        Self { step: of.step.max(least), ..of }
+    }
+
     pub(crate) fn n_items(&self) -> usize {
         self.weight.tiles.count().div_ceil(self.step)
     }
@@ -148,9 +158,10 @@ impl<'a> TiledWork<'a> {
 
     /// The same where rows are words.
     fn words(&self, isa: SupportedIsa, out: Shared<'_, f32>, scratch: &mut Scratch, i: usize) {
-        let [words, scales, waiting] = scratch.floats(words::scratch_lens(self.n_rows));
+        let of = self.tiles(out, i);
+        let [words, scales, waiting] = scratch.floats(words::scratch_lens(self.n_rows, self.step));
         let words = bytemuck::cast_slice_mut(words);
-        isa.run_words(WordTiles { of: self.tiles(out, i), words, scales, waiting });
+        isa.run_words(WordTiles { of, words, scales, waiting });
     }
 
     fn tiles<'o>(&self, out: Shared<'o, f32>, i: usize) -> QuantTiles<'o>
@@ -218,14 +229,17 @@ mod tests {
 
     #[test]
     fn words_give_the_same_bits_as_planes_of_bytes() {
-        // Portable code, and AVX2 where it is.
-        for isa in [Isa::Portable, Isa::Avx2].into_iter().filter(|isa| isa.is_available()) {
-            let isa = SupportedIsa::choose(Some(isa)).unwrap();
+        let mut all = vec![SupportedIsa::choose(Some(Isa::Portable)).unwrap()];
+        for isa in [Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| isa.is_available()) {
+            all.extend(SupportedIsa::choose(Some(isa)).unwrap().with_each_of_byte_products());
+        }
+        for isa in all {
             for ty in QuantType::ALL {
                 // Less than what is widened at a time, and two and a half times as much.
                 for n_cols in [256, 1280] {
-                    let bytes = product(isa.with_words(false), ty, Activations::Int16, n_cols);
-                    let words = product(isa.with_words(true), ty, Activations::Int16, n_cols);
+                    let product = |isa| product(isa, ty, Activations::Int16, n_cols);
+                    let bytes = product(isa.with_words_from(None));
+                    let words = product(isa.with_words_from(Some(1)));
                     assert_eq!(words, bytes, "{ty}, {isa}, {n_cols} columns");
                 }
             }

@@ -64,6 +64,19 @@ impl Rounding {
         self.planes == 2
     }
 
+    /// What the largest activation of a unit becomes.
+    pub(super) fn largest(self) -> f32 {
+        self.largest as f32
+    }
+
+    /// What the smallest value of a unit of weights is multiplied by, where they have one: a unit's
+    /// scale times the sum of its codes.
+    #[inline(always)]
+    pub(super) fn sum_with_min(self, scale: f32, total: i32) -> f32 {
+        let is_negative = matches!(self.kind, SumKind::Min { is_negative: true });
+        scale * if is_negative { -total } else { total } as f32
+    }
+
     /// Lengths in words of 4 bytes of what `n_rows` rows of `k` become: codes, scales, sums.
     pub(crate) fn lens(self, n_rows: usize, k: usize) -> [usize; 3] {
         let units = n_rows * k / UNIT;
@@ -79,19 +92,12 @@ const fn multiplied_bits(ty: QuantType) -> usize {
     }
 }
 
-/// Where codes go.
-pub(crate) enum Codes<'a> {
-    /// Of each unit all codes of a plane, the high ones first.
-    Bytes(&'a mut [i8]),
-    /// Of 16 bits each.
-    Words(&'a mut [i16]),
-}
-
 /// Rounds one row.
 pub(crate) struct RoundRow<'a> {
     pub(crate) rounding: Rounding,
     pub(crate) x: &'a [f32],
-    pub(crate) codes: Codes<'a>,
+    /// Of each unit all codes of a plane, the high ones first.
+    pub(crate) codes: &'a mut [i8],
     /// One for each unit.
     pub(crate) scales: &'a mut [f32],
     /// Bits of an i32 or an f32; [`Rounding::lens`] says how many.
@@ -103,58 +109,67 @@ impl Kernel for RoundRow<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        match (&self.codes, self.rounding.planes) {
-            (Codes::Words(_), _) => self.units::<2, true>(),
-            (_, 1) => self.units::<1, false>(),
-            _ => self.units::<2, false>(),
+        match self.rounding.planes {
+            1 => self.units::<1>(),
+            _ => self.units::<2>(),
         }
     }
 }
 
+/// The scale of a unit and its inverse; of an activation this takes to its code.
+///
+/// Loops here and below are over arrays of [`UNIT`] and halves of them, of which the compiler makes
+/// vectors: iterators would be functions of their own, without the instruction set's features, and
+/// a sum or a maximum of one number after the other waits for each.
+#[inline(always)]
+pub(super) fn unit_scale(x: &[f32; UNIT], largest: f32) -> (f32, f32) {
+    // Magnitudes as whole numbers have the order of magnitudes, and infinity and not-a-number are
+    // the largest. They become not-a-number, and the outputs with them.
+    let mut most = [0u32; UNIT];
+    for i in 0..UNIT {
+        most[i] = x[i].abs().to_bits();
+    }
+    let mut half = UNIT / 2;
+    while half > 0 {
+        for i in 0..half {
+            most[i] = if most[i + half] > most[i] { most[i + half] } else { most[i] };
+        }
+        half /= 2;
+    }
+    let most = f32::from_bits(most[0]);
+    if most < SMALLEST {
+        (0.0, 0.0)
+    } else if most.is_finite() {
+        (most / largest, largest / most)
+    } else {
+        (f32::NAN, 0.0)
+    }
+}
+
+/// The code of an activation.
+#[inline(always)]
+pub(super) unsafe fn unit_code(x: f32, inverse: f32, largest: f32) -> i32 {
+    let rounded = (x * inverse).round_ties_even();
+    if rounded.abs() <= largest { rounded.to_int_unchecked() } else { 0 }
+}
+
 impl RoundRow<'_> {
-    /// In loops over arrays of [`UNIT`] and halves of them, of which the compiler makes vectors:
-    /// iterators would be functions of their own, without the instruction set's features, and a sum
-    /// or a maximum of one number after the other waits for each.
     #[inline(always)]
-    unsafe fn units<const PLANES: usize, const IN_WORDS: bool>(self) {
+    unsafe fn units<const PLANES: usize>(self) {
         let Self { rounding: Rounding { planes, largest, kind, n_sums }, x, .. } = self;
-        let (scales, sums) = (self.scales, self.sums);
+        let Self { codes, scales, sums, .. } = self;
         let (units, largest) = (x.len() / UNIT, largest as f32);
-        let (codes, len) = match self.codes {
-            Codes::Bytes(codes) => (codes.as_mut_ptr(), codes.len()),
-            Codes::Words(codes) => (codes.as_mut_ptr().cast(), 2 * codes.len()),
-        };
-        assert!(planes == PLANES && len >= x.len() * PLANES);
+        assert!(planes == PLANES && codes.len() >= x.len() * PLANES);
         assert!(scales.len() >= units && sums.len() >= units * n_sums);
+        let codes = codes.as_mut_ptr();
         for u in 0..units {
             let x = &*x.as_ptr().add(u * UNIT).cast::<[f32; UNIT]>();
-            // Magnitudes as whole numbers have the order of magnitudes, and infinity and
-            // not-a-number are the largest. They become not-a-number, and the outputs with them.
-            let mut most = [0u32; UNIT];
-            for i in 0..UNIT {
-                most[i] = x[i].abs().to_bits();
-            }
-            let mut half = UNIT / 2;
-            while half > 0 {
-                for i in 0..half {
-                    most[i] = if most[i + half] > most[i] { most[i + half] } else { most[i] };
-                }
-                half /= 2;
-            }
-            let most = f32::from_bits(most[0]);
-            let (mut inverse, mut scale) = (largest / most, most / largest);
-            if most < SMALLEST {
-                (inverse, scale) = (0.0, 0.0);
-            } else if !most.is_finite() {
-                (inverse, scale) = (0.0, f32::NAN);
-            }
+            let (scale, inverse) = unit_scale(x, largest);
             scales[u] = scale;
             // Codes of each plane.
             let mut wide = [[0i32; UNIT]; 2];
             for i in 0..UNIT {
-                let rounded = (x[i] * inverse).round_ties_even();
-                let is_code = rounded.abs() <= largest;
-                let code: i32 = if is_code { rounded.to_int_unchecked() } else { 0 };
+                let code = unit_code(x[i], inverse, largest);
                 // The shift rounds down, so what is left is from -64 to 63.
                 wide[0][i] = if PLANES == 2 { (code + 64) >> 7 } else { code };
                 wide[1][i] = if PLANES == 2 { code - (wide[0][i] << 7) } else { 0 };
@@ -164,17 +179,9 @@ impl RoundRow<'_> {
             for plane in 0..PLANES {
                 let to = codes.add((u * PLANES + plane) * UNIT);
                 for i in 0..UNIT {
-                    if !IN_WORDS {
-                        *to.add(i) = wide[plane][i] as i8;
-                    }
+                    *to.add(i) = wide[plane][i] as i8;
                 }
                 totals[plane] = half_sums(&wide[plane]);
-            }
-            if IN_WORDS {
-                let to = codes.cast::<i16>().add(u * UNIT);
-                for i in 0..UNIT {
-                    *to.add(i) = ((wide[0][i] << 7) + wide[1][i]) as i16;
-                }
             }
             let sums = sums.as_mut_ptr().add(u * n_sums);
             match kind {
@@ -186,11 +193,10 @@ impl RoundRow<'_> {
                         *sums.add(i) = (offset * halves[half]).cast_unsigned();
                     }
                 }
-                SumKind::Min { is_negative } => {
+                SumKind::Min { .. } => {
                     let [high, low] = [totals[0][0] + totals[0][1], totals[1][0] + totals[1][1]];
                     let total = if PLANES == 2 { (high << 7) + low } else { high };
-                    let total = if is_negative { -total } else { total };
-                    *sums = (scale * total as f32).to_bits();
+                    *sums = self.rounding.sum_with_min(scale, total).to_bits();
                 }
             }
         }
@@ -219,10 +225,12 @@ pub(crate) struct Rows<'a> {
     pub(crate) planes: usize,
     pub(crate) floats: &'a [f32],
     pub(crate) codes: &'a [i8],
-    /// Codes of 16 bits, where there are no planes.
+    /// Codes of 16 bits, where there are no planes, in [`Blocks`](super::words::Blocks).
     pub(crate) words: &'a [i16],
     pub(crate) scales: &'a [f32],
     pub(crate) sums: &'a [u32],
+    /// In place of `sums`, where there are words.
+    pub(crate) sums_with_min: &'a [f32],
 }
 
 /// Outputs of a run of tiles: `out[r, first..] = x_r . w_o (+ bias) (+ out)`.

@@ -7,6 +7,7 @@ use half::{bf16, f16};
 
 use super::bytes::{ByteKernel, ByteSimd, RowStarts};
 use super::pairs::{PairKernel, PairSimd};
+use super::words::{WordKernel, WordSimd};
 use super::{Kernel, MAX_LANES, Simd};
 
 /// The set of Zen 4, Ice Lake and later; with `VNNI` also dot products of bytes.
@@ -44,6 +45,18 @@ unsafe fn call_vnni<K: ByteKernel>(kernel: K) -> K::Output {
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn call_widened<K: ByteKernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<false>>()
+}
+
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn call_vnni_words<K: WordKernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<true>>()
+}
+
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn call_added_words<K: WordKernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<false>>()
 }
 
@@ -424,6 +437,54 @@ impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {
             i += run;
         }
         _mm512_add_epi32(sums[0], sums[1])
+    }
+}
+
+impl<const VNNI: bool> WordSimd for Avx512<VNNI> {
+    type W = __m512i;
+    const ROWS_OF_WORDS: usize = 12;
+
+    #[inline(always)]
+    unsafe fn call_words<K: WordKernel>(kernel: K) -> K::Output {
+        if VNNI { call_vnni_words(kernel) } else { call_added_words(kernel) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(p: *const i16) -> __m512i {
+        _mm512_loadu_si512(p.cast())
+    }
+
+    #[inline(always)]
+    unsafe fn store_words(p: *mut i16, words: __m512i) {
+        _mm512_storeu_si512(p.cast(), words);
+    }
+
+    #[inline(always)]
+    unsafe fn splat_words(p: *const i16) -> __m512i {
+        _mm512_set1_epi32(p.cast::<i32>().read_unaligned())
+    }
+
+    #[inline(always)]
+    unsafe fn widen(b: __m512i, offset: i16) -> [__m512i; 2] {
+        // As for AVX2.
+        let places = |first: i32, last: i32| {
+            let word = |lane: i32| (lane + last) << 24 | 0x80 << 16 | (lane + first) << 8 | 0x80;
+            _mm512_broadcast_i32x4(_mm_setr_epi32(word(0), word(4), word(8), word(12)))
+        };
+        let words = |places| {
+            let wide = _mm512_srai_epi16::<8>(_mm512_shuffle_epi8(b, places));
+            _mm512_sub_epi16(wide, _mm512_set1_epi16(offset))
+        };
+        [words(places(0, 1)), words(places(2, 3))]
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        if VNNI {
+            _mm512_dpwssd_epi32(sum, a, b)
+        } else {
+            _mm512_add_epi32(sum, _mm512_madd_epi16(a, b))
+        }
     }
 }
 

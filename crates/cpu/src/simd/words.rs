@@ -22,6 +22,8 @@ pub(crate) trait WordKernel {
 pub(crate) trait WordSimd: ByteSimd {
     /// Two words in each lane.
     type W: Copy;
+    /// Rows of activations in a register tile.
+    const ROWS_OF_WORDS: usize = 4;
 
     /// As [`Simd::call`](super::Simd::call).
     unsafe fn call_words<K: WordKernel>(kernel: K) -> K::Output;
