@@ -2,11 +2,12 @@
 //! weights.
 //!
 //! Weights are widened in registers; activations stay f32. Where a row's sum is short, one row of
-//! activations takes weight rows one after the other: that is one stream, which the processor reads
-//! ahead by itself better than any prefetch does (Zen 4, two cores, f16, rows of 576 and of 2,048:
-//! 57 and 59 GB/s; four rows side by side with prefetches: 37 and 46). Elsewhere each product of a
-//! sum would wait for the one before it, so several weight rows run side by side; what is asked for
-//! ahead is one stream all the same.
+//! activations takes weight rows one after the other: that is one stream, which AMD's processors
+//! read ahead by themselves better than any prefetch does (Zen 4, two cores, f16, rows of 576 and
+//! of 2,048: 57 and 59 GB/s; four rows side by side with prefetches: 37 and 46). Intel's do not
+//! (Sapphire Rapids: 18 and 20; 28 and 29). Elsewhere each product of a sum would wait for the one
+//! before it, so several weight rows run side by side; what is asked for ahead is one stream all
+//! the same.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -62,6 +63,8 @@ pub(crate) struct Matvec<'a, E> {
     pub(crate) n_out: usize,
     /// Column of the block's first row.
     pub(crate) first: usize,
+    /// Whether the processor reads a stream ahead by itself.
+    pub(crate) reads_ahead: bool,
 }
 
 impl<E: Elem> Kernel for Matvec<'_, E> {
@@ -136,7 +139,8 @@ impl<E: Elem> Matvec<'_, E> {
     #[inline(always)]
     fn is_alone<S: Simd>(&self) -> bool {
         let is_short = self.k <= MOST_ALONE * S::LANES;
-        (const { S::LANES == MAX_LANES }) && (is_short || size_of::<E>() > 2)
+        let has_registers = const { S::LANES == MAX_LANES };
+        has_registers && self.reads_ahead && (is_short || size_of::<E>() > 2)
     }
 
     #[inline(always)]

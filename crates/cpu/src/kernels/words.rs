@@ -353,7 +353,7 @@ impl<const R: usize, const HALVES: usize, const HAS_MIN: bool> WordKernel
             for h in 0..HALVES {
                 let mut dots = [[S::zero_int(); MAX_PARTS]; R];
                 // The compiler must not know how many there are: where it writes a short loop out,
-                // it takes dot products of words apart (Q6_K, Sapphire Rapids: 300 GFLOP/s, not 420).
+                // it takes dot products apart (Q6_K, Sapphire Rapids: 300 GFLOP/s, not 420).
                 let pairs = black_box(UNIT / 2 / HALVES);
                 for pair in h * pairs..(h + 1) * pairs {
                     let at = words.add(pair * 2 * TILE_ROWS);
