@@ -412,20 +412,44 @@ impl<E: KvElem> AttendBlock<'_, E> {
         dots::weighted::<S, _>(scores, codes, ahead, n - hidden, dh, to, n_rows);
     }
 
-    /// Turns the scores of a strip of rows into weights of values, of which `seen` are read.
+    /// Turns the scores of a strip of rows into weights of values, of which `seen` are read. One
+    /// pass over all rows for their maxima, then all factors for what was summed before, then the
+    /// weights: so no row waits for what another one needs, and no branch hangs on a maximum.
     #[inline(always)]
     unsafe fn weigh<S: Simd>(&self, part: &Part, s: &Strip<'_>, seen: usize) {
+        const { assert!(S::MR <= MAX_LANES && FEW <= MAX_LANES) };
+        let end = seen.next_multiple_of(S::LANES);
+        let (mut shifts, mut keeps) = ([0.0; MAX_LANES], [0.0; MAX_LANES]);
+        let mut is_kept = true;
         for i in 0..s.m {
             let token = (s.r + i) / self.queries.group;
             let visible = self.visible(token, s.first, s.n);
             let hidden = self.hidden(token, s.first, visible);
-            let (max, sum) = (&mut *part.max.add(s.r + i), part.sum.add((s.r + i) * S::LANES));
-            let scores = part.scores.add(i * SCORE_ROW);
+            let (max, scores) = (&mut *part.max.add(s.r + i), part.scores.add(i * SCORE_ROW));
             add_biases(std::slice::from_raw_parts_mut(scores, visible), s.biases);
-            let keep = softmax::<S>(scores, hidden..visible, seen, max, sum);
-            if keep != 1.0 {
+            let new = largest::<S>(scores, hidden..visible, end, *max);
+            // With everything hidden so far, any finite shift gives 2^-inf = 0.
+            shifts[i] = if new == f32::NEG_INFINITY { 0.0 } else { new };
+            // Where nothing was seen before, sums are 0, and any factor will do.
+            if new != *max && *max != f32::NEG_INFINITY {
+                keeps[i] = *max - shifts[i];
+                is_kept = false;
+            }
+            *max = new;
+        }
+        for at in (0..MAX_LANES).step_by(S::LANES) {
+            let keeps = keeps.as_mut_ptr().add(at);
+            S::store(keeps, math::exp2::<S>(S::load(keeps)));
+        }
+        for i in 0..s.m {
+            let sum = part.sum.add((s.r + i) * S::LANES);
+            let scores = part.scores.add(i * SCORE_ROW);
+            exponentials::<S>(scores, end, shifts[i], keeps[i], sum);
+        }
+        if !is_kept {
+            for i in 0..s.m {
                 let o = part.o.add((s.r + i) * part.width);
-                scale::<S>(std::slice::from_raw_parts_mut(o, part.width), keep);
+                scale::<S>(std::slice::from_raw_parts_mut(o, part.width), keeps[i]);
             }
         }
         let weights = StridedMut { at: part.scores, row: SCORE_ROW };
@@ -484,38 +508,32 @@ struct Strip<'a> {
     biases: Option<&'a [f32; KEYS]>,
 }
 
-/// Turns the `visible` of `n` scores into `2^(score - max)` and the rest, up to n, into 0; `max`
-/// and `sum` (per lane) run on. Returns the factor for what was summed before.
+/// The largest of `max` and the `visible` of `end` scores; all others become minus infinity.
 #[inline(always)]
-unsafe fn softmax<S: Simd>(
-    scores: *mut f32,
-    visible: Range<usize>,
-    n: usize,
-    max: &mut f32,
-    sum: *mut f32,
-) -> f32 {
-    let end = n.next_multiple_of(S::LANES);
+unsafe fn largest<S: Simd>(scores: *mut f32, visible: Range<usize>, end: usize, max: f32) -> f32 {
     for j in (0..visible.start).chain(visible.end..end) {
         *scores.add(j) = f32::NEG_INFINITY;
     }
-    // The maximum in a pass of its own: with it known, the second pass needs one `exp2` a score and
-    // never scales back what it has summed.
-    let mut best = S::splat(*max);
+    let mut best = S::splat(max);
     let mut j = 0;
     while j < end {
         best = S::max(S::load(scores.add(j)), best);
         j += S::LANES;
     }
-    let new = S::max_lane(best);
-    // With everything hidden so far, any finite shift gives 2^-inf = 0.
-    let shift = S::splat(if new == f32::NEG_INFINITY { 0.0 } else { new });
-    let mut keep = 1.0;
-    let mut total = S::load(sum);
-    if new != *max {
-        let factor = math::exp2::<S>(S::sub(S::splat(*max), shift));
-        total = S::mul(total, factor);
-        keep = S::max_lane(factor);
-    }
+    S::max_lane(best)
+}
+
+/// Turns `end` scores into `2^(score - shift)` and adds them to `keep` times `sum`, lane by lane.
+#[inline(always)]
+unsafe fn exponentials<S: Simd>(
+    scores: *mut f32,
+    end: usize,
+    shift: f32,
+    keep: f32,
+    sum: *mut f32,
+) {
+    let shift = S::splat(shift);
+    let mut total = S::mul(S::load(sum), S::splat(keep));
     let mut j = 0;
     while j < end {
         let p = math::exp2::<S>(S::sub(S::load(scores.add(j)), shift));
@@ -524,8 +542,6 @@ unsafe fn softmax<S: Simd>(
         j += S::LANES;
     }
     S::store(sum, total);
-    *max = new;
-    keep
 }
 
 /// Adds each key's bias to its score.

@@ -130,8 +130,18 @@ impl<'a> PlainWork<'a> {
         match x {
             Rows::Floats(x) => with_elem!(dtype, E => {
                 let weights = &weight.elements::<E>()[first * k..last * k];
-                let reads_ahead = isa.reads_ahead();
-                isa.run(Matvec { weights, x, n_rows, k, bias, add, out, n_out, first, reads_ahead });
+                isa.run(Matvec {
+                    weights,
+                    x,
+                    n_rows,
+                    k,
+                    bias,
+                    add,
+                    out,
+                    n_out,
+                    first,
+                    reads_ahead: isa.reads_ahead(),
+                });
             }),
             Rows::Pairs(x) => {
                 let weights = &weight.elements()[first * k..last * k];
