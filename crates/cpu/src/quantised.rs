@@ -17,8 +17,9 @@ const ITEM_BYTES: [usize; 2] = [16 << 10, 256 << 10];
 /// Items that keep a machine busy.
 const ENOUGH_ITEMS: usize = 32;
 
-/// Tiles of an item of words, where there are enough of them.
-const TILES_OF_WORDS: usize = 8;
+/// Least tiles of an item of words, where there are enough of them, and most: their sums wait in
+/// scratch.
+const TILES_OF_WORDS: [usize; 2] = [8, 16];
 
 /// Rows whose rounded activations are made at a time: 1024 rows of 4096 are 4 MiB.
 const ROWS: usize = 1024;
@@ -139,8 +140,9 @@ impl<'a> TiledWork<'a> {
     /// With rows that are words: a block of them meets several tiles before the next.
     fn of_words(p: &Problem<'a>, weight: &'a TiledWeight, x: Rows<'a>) -> Self {
         let of = Self::new(p, weight, x);
-        let least = (weight.tiles.count() / ENOUGH_ITEMS).min(TILES_OF_WORDS);
-        Self { step: of.step.max(least), ..of }
+        let [least, most] = TILES_OF_WORDS;
+        let least = (weight.tiles.count() / ENOUGH_ITEMS).min(least);
+        Self { step: of.step.clamp(least, most), ..of }
     }
 
     pub(crate) fn n_items(&self) -> usize {
@@ -191,11 +193,14 @@ mod tests {
     use crate::team::Team;
     use crate::weight::{CpuWeight, Matrix};
 
-    /// Of 11 rows, which are no multiple of the rows of any kernel.
+    /// Rows that are no multiple of the rows of any kernel.
+    const FEW: usize = 11;
+
     fn product(
         isa: SupportedIsa,
         ty: QuantType,
         activations: Activations,
+        n_x: usize,
         n_cols: usize,
     ) -> Vec<u32> {
         let (n_rows, rng) = (40, &mut SplitMix64::new(5));
@@ -205,8 +210,8 @@ mod tests {
         let mut queue = Queue { team: Team::alone(isa), shared: Scratch::default() };
         let weight = CpuWeight::load_quantised(source, &mut queue.team).unwrap();
         let Matrix::Tiled(weight) = weight.matrix() else { panic!("tiles") };
-        let x: Vec<f32> = (0..11 * n_cols).map(|_| rng.next_normal()).collect();
-        let mut out = vec![0.0; 11 * n_rows];
+        let x: Vec<f32> = (0..n_x * n_cols).map(|_| rng.next_normal()).collect();
+        let mut out = vec![0.0; n_x * n_rows];
         let p = Problem { x: &x, n_in: n_cols, n_out: n_rows, bias: None, add: false };
         linear(&mut queue, &p, weight, &mut out);
         out.into_iter().map(f32::to_bits).collect()
@@ -218,9 +223,9 @@ mod tests {
         for ty in QuantType::ALL {
             for kind in [Activations::Int8, Activations::Int16] {
                 let ways = best.with_each_of_byte_products();
-                let first = product(ways[0], ty, kind, 2 * ty.block_len());
+                let first = product(ways[0], ty, kind, FEW, 2 * ty.block_len());
                 for isa in &ways[1..] {
-                    let other = product(*isa, ty, kind, 2 * ty.block_len());
+                    let other = product(*isa, ty, kind, FEW, 2 * ty.block_len());
                     assert_eq!(other, first, "{ty}, {kind:?}, {isa:?}");
                 }
             }
@@ -235,12 +240,13 @@ mod tests {
         }
         for isa in all {
             for ty in QuantType::ALL {
-                // Less than what is widened at a time, and two and a half times as much.
-                for n_cols in [256, 1280] {
-                    let product = |isa| product(isa, ty, Activations::Int16, n_cols);
+                // Less than what is widened at a time, and two and a half times as much; and more
+                // rows than meet all tiles together, of which the last are one beyond a kernel's.
+                for (n_x, n_cols) in [(FEW, 256), (FEW, 1280), (269, 1280)] {
+                    let product = |isa| product(isa, ty, Activations::Int16, n_x, n_cols);
                     let bytes = product(isa.with_words_from(None));
                     let words = product(isa.with_words_from(Some(1)));
-                    assert_eq!(words, bytes, "{ty}, {isa}, {n_cols} columns");
+                    assert!(words == bytes, "{ty}, {isa}, {n_x} rows of {n_cols} columns");
                 }
             }
         }

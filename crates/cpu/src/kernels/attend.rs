@@ -431,13 +431,11 @@ impl<E: KvElem> AttendBlock<'_, E> {
             // With everything hidden so far, any finite shift gives 2^-inf = 0.
             shifts[i] = if new == f32::NEG_INFINITY { 0.0 } else { new };
             // Where nothing was seen before, sums are 0, and any factor will do.
-            if new != *max && *max != f32::NEG_INFINITY {
-                keeps[i] = *max - shifts[i];
-                is_kept = false;
-            }
+            keeps[i] = if *max == f32::NEG_INFINITY { 0.0 } else { *max - shifts[i] };
+            is_kept &= keeps[i] == 0.0;
             *max = new;
         }
-        for at in (0..MAX_LANES).step_by(S::LANES) {
+        for at in (0..s.m).step_by(S::LANES) {
             let keeps = keeps.as_mut_ptr().add(at);
             S::store(keeps, math::exp2::<S>(S::load(keeps)));
         }

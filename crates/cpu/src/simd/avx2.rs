@@ -346,6 +346,14 @@ impl ByteSimd for Avx2 {
     }
 }
 
+/// What a shuffle takes two bytes of each lane by, from byte `first` on, to the high halves of its
+/// words, from where a shift brings them down with their signs.
+#[inline(always)]
+pub(super) unsafe fn high_halves(first: i32) -> __m128i {
+    let word = |lane: i32| (lane + first + 1) << 24 | 0x80 << 16 | (lane + first) << 8 | 0x80;
+    _mm_setr_epi32(word(0), word(4), word(8), word(12))
+}
+
 impl WordSimd for Avx2 {
     type W = __m256i;
 
@@ -372,16 +380,11 @@ impl WordSimd for Avx2 {
 
     #[inline(always)]
     unsafe fn widen(b: __m256i, offset: i16) -> [__m256i; 2] {
-        // Bytes become the high halves of words, and a shift brings them down with their signs.
-        let places = |first: i32, last: i32| {
-            let word = |lane: i32| (lane + last) << 24 | 0x80 << 16 | (lane + first) << 8 | 0x80;
-            _mm256_broadcastsi128_si256(_mm_setr_epi32(word(0), word(4), word(8), word(12)))
-        };
         let words = |places| {
-            let wide = _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(b, places));
-            _mm256_sub_epi16(wide, _mm256_set1_epi16(offset))
+            let wide = _mm256_shuffle_epi8(b, _mm256_broadcastsi128_si256(places));
+            _mm256_sub_epi16(_mm256_srai_epi16::<8>(wide), _mm256_set1_epi16(offset))
         };
-        [words(places(0, 1)), words(places(2, 3))]
+        [words(high_halves(0)), words(high_halves(2))]
     }
 
     #[inline(always)]

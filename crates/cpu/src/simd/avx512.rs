@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
+use super::avx2::high_halves;
 use super::bytes::{ByteKernel, ByteSimd, RowStarts};
 use super::pairs::{PairKernel, PairSimd};
 use super::words::{WordKernel, WordSimd};
@@ -466,16 +467,11 @@ impl<const VNNI: bool> WordSimd for Avx512<VNNI> {
 
     #[inline(always)]
     unsafe fn widen(b: __m512i, offset: i16) -> [__m512i; 2] {
-        // As for AVX2.
-        let places = |first: i32, last: i32| {
-            let word = |lane: i32| (lane + last) << 24 | 0x80 << 16 | (lane + first) << 8 | 0x80;
-            _mm512_broadcast_i32x4(_mm_setr_epi32(word(0), word(4), word(8), word(12)))
-        };
         let words = |places| {
-            let wide = _mm512_srai_epi16::<8>(_mm512_shuffle_epi8(b, places));
-            _mm512_sub_epi16(wide, _mm512_set1_epi16(offset))
+            let wide = _mm512_shuffle_epi8(b, _mm512_broadcast_i32x4(places));
+            _mm512_sub_epi16(_mm512_srai_epi16::<8>(wide), _mm512_set1_epi16(offset))
         };
-        [words(places(0, 1)), words(places(2, 3))]
+        [words(high_halves(0)), words(high_halves(2))]
     }
 
     #[inline(always)]
