@@ -3,8 +3,8 @@
 //! [`super::quant`] multiplies codes where they lie, as bytes, and an activation of 16 bits is two
 //! of them. With many rows it pays to widen codes once: two products of words are one instruction.
 //! With AVX2 those of bytes take up to six; with VNNI one is four of them, of one plane, and each
-//! row's planes are put together for each unit. Sums of a unit are the same whole numbers, and units are
-//! added by the same steps in the same order, so outputs have the same bits.
+//! row's planes are put together for each unit. Sums of a unit are the same whole numbers, and
+//! units are added by the same steps in the same order, so outputs have the same bits.
 
 use std::hint::black_box;
 use std::marker::PhantomData;
