@@ -1,9 +1,8 @@
 //! Bytes that are read in runs, wherever they lie.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use crate::regular::open_regular;
 
@@ -22,6 +21,11 @@ pub trait RangeSource {
     fn is_here(&self, at: u64, len: u64) -> bool {
         let _ = (at, len);
         true
+    }
+
+    /// The same bytes for several threads at once, where these may read them.
+    fn shared(&self) -> Option<&(dyn RangeSource + Sync)> {
+        None
     }
 }
 
@@ -48,6 +52,14 @@ impl<S: RangeSource + ?Sized> RangeSource for &S {
     fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
         (**self).read_at(at, out)
     }
+
+    fn is_here(&self, at: u64, len: u64) -> bool {
+        (**self).is_here(at, len)
+    }
+
+    fn shared(&self) -> Option<&(dyn RangeSource + Sync)> {
+        (**self).shared()
+    }
 }
 
 impl RangeSource for Vec<u8> {
@@ -58,13 +70,16 @@ impl RangeSource for Vec<u8> {
     fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
         self.as_slice().read_at(at, out)
     }
+
+    fn shared(&self) -> Option<&(dyn RangeSource + Sync)> {
+        Some(self)
+    }
 }
 
 /// A file on disk.
 #[derive(Debug)]
 pub struct FileSource {
-    /// Behind a lock, because to read is to move first.
-    file: Mutex<File>,
+    file: OpenFile,
     size: u64,
 }
 
@@ -76,7 +91,7 @@ impl FileSource {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = open_regular(path)?;
         let size = file.metadata()?.len();
-        Ok(Self { file: Mutex::new(file), size })
+        Ok(Self { file: OpenFile::new(file), size })
     }
 }
 
@@ -86,7 +101,45 @@ impl RangeSource for FileSource {
     }
 
     fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        self.file.read_at(at, out)
+    }
+
+    fn shared(&self) -> Option<&(dyn RangeSource + Sync)> {
+        Some(self)
+    }
+}
+
+/// A file that is read where nobody has moved to.
+#[cfg(unix)]
+#[derive(Debug)]
+struct OpenFile(File);
+
+#[cfg(unix)]
+impl OpenFile {
+    fn new(file: File) -> Self {
+        Self(file)
+    }
+
+    fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.0, out, at)
+    }
+}
+
+/// A file behind a lock, because to read is to move first.
+#[cfg(not(unix))]
+#[derive(Debug)]
+struct OpenFile(std::sync::Mutex<File>);
+
+#[cfg(not(unix))]
+impl OpenFile {
+    fn new(file: File) -> Self {
+        Self(std::sync::Mutex::new(file))
+    }
+
+    fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        use std::io::{Read, Seek, SeekFrom};
+
+        let mut file = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         file.seek(SeekFrom::Start(at))?;
         file.read_exact(out)
     }

@@ -37,6 +37,8 @@ pub struct CpuBackend {
 
 /// What all queues share.
 pub(crate) struct Device {
+    /// Threads that compute, the calling one included.
+    pub(crate) threads: usize,
     pub(crate) isa: SupportedIsa,
     pub(crate) capabilities: Capabilities,
     pub(crate) allocations: AtomicU64,
@@ -54,6 +56,7 @@ impl CpuBackend {
             n => n,
         };
         let device = Arc::new(Device {
+            threads,
             isa,
             capabilities: capabilities(isa, threads),
             allocations: AtomicU64::new(0),

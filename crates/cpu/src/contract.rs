@@ -206,6 +206,10 @@ impl Backend for CpuBackend {
         ops::select_clusters::run(&mut self.queue(), d)
     }
 
+    fn host_threads(&self) -> usize {
+        self.device.threads
+    }
+
     fn on_host(&self, n: usize, work: &(dyn Fn(usize) + Sync)) {
         self.queue().team.for_each(n, Cost::ENOUGH, |_, i| work(i));
     }

@@ -1,6 +1,7 @@
 //! The contract as a trait: one method for each op.
 
 use std::future::Future;
+use std::num::NonZero;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -50,6 +51,12 @@ pub trait Backend: Storage + Send + Sync {
     /// rule. Results are the same.
     fn fallback(&self) -> Option<String> {
         None
+    }
+
+    /// Threads of the host that may work at once beside this queue or in its place: as many as it
+    /// computes with, where it has some, else as many as the machine runs at once.
+    fn host_threads(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, NonZero::get)
     }
 
     /// Calls `work(i)` for each i below `n` on the host, in any order and perhaps several at once,

@@ -17,6 +17,7 @@ use longview_core::{DType, FileSource, RangeSource};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::{Engine, EngineOptions};
 use longview_model::folder::ModelFolder;
+use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset, SessionFile};
 use pollster::block_on;
 
@@ -94,7 +95,8 @@ pub fn open(request: &OpenRequest, out: &mut dyn Write) -> Result<()> {
             hasher.update(bytes);
         })
     })?;
-    measure("verified", bytes, out, || Ok(SessionFile::open(&source)?.verify()?))?;
+    let n_threads = engine.backend().host_threads();
+    measure("verified", bytes, out, || Ok(SessionFile::open(&source)?.verify(n_threads)?))?;
     measure("opened", bytes, out, || {
         let session = block_on(engine.restore(&source, None))?.session;
         ensure!(session.tokens().len() == request.tokens, "not all of the tokens");

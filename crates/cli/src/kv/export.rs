@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -71,5 +72,6 @@ pub fn export(library: Option<&Path>, args: &ExportArgs) -> Result<()> {
 pub fn verify(path: &Path) -> Result<(), String> {
     let source = FileSource::open(path).map_err(|error| format!("cannot be read ({error})"))?;
     let file = SessionFile::open(&source).map_err(|error| error.to_string())?;
-    file.verify().map_err(|error| error.to_string())
+    let n_threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    file.verify(n_threads).map_err(|error| error.to_string())
 }

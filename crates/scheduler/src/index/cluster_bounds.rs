@@ -12,7 +12,7 @@ use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpResult, View, ViewMut};
 
 use super::cluster_parts::{ClusterParts, Coded};
-use super::halfway::all_bounds;
+use super::halfway::halfway_bounds;
 use super::head_index::HeadIndex;
 use super::kernel_memory::{alloc, unit_spans};
 use super::layer_index::LayerIndex;
@@ -33,8 +33,6 @@ pub(crate) struct ClusterBounds<B: Backend> {
     rank: usize,
     /// New bounds of a head on their way to the device.
     staging: Vec<i8>,
-    /// Sums of a cluster's codes.
-    sums: Vec<i32>,
     /// Where long contexts are searched by parts of groups first.
     parts: Option<ClusterParts<B>>,
 }
@@ -50,7 +48,6 @@ impl<B: Backend> ClusterBounds<B> {
             rank,
             // Room for what a step adds, so that steps allocate nothing.
             staging: Vec::with_capacity(STEP_CLUSTERS.min(capacity) * 2 * rank),
-            sums: vec![0; rank],
             parts: None,
         })
     }
@@ -79,12 +76,11 @@ impl<B: Backend> ClusterBounds<B> {
             self.unchanged[h] = self.unchanged[h].min(n);
             self.staging.clear();
             let all = tokens.landmarks(backend, h);
-            let codes = |cluster: usize| {
+            for cluster in before..n {
                 let first = own.starts[cluster] as usize - first_row;
-                all.get(first..first + own.sizes[cluster] as usize)
-            };
-            let codes = (before..n).map(codes);
-            all_bounds(backend, codes, &mut self.sums, &mut self.staging);
+                let codes = all.get(first..first + own.sizes[cluster] as usize);
+                halfway_bounds(bytemuck::cast_slice(&codes), self.rank, &mut self.staging);
+            }
             let (at, width) = (h * self.capacity + before, 2 * self.rank);
             let to = ViewMut::part(&mut self.bounds, at * width, (n - before) * width);
             backend.write(to, bytemuck::cast_slice(&self.staging))?;
@@ -121,7 +117,6 @@ impl<B: Backend> ClusterBounds<B> {
             capacity,
             rank,
             staging: Vec::with_capacity(self.staging.capacity()),
-            sums: vec![0; rank],
             parts,
         })
     }

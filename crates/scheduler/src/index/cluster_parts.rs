@@ -9,7 +9,7 @@ use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, OpResult, View, ViewMut};
 
 use super::cluster_groups::PART_CLUSTERS;
-use super::halfway::all_bounds;
+use super::halfway::halfway_bounds;
 use super::layer_index::LayerIndex;
 
 /// The parts of one layer's clusters.
@@ -24,8 +24,6 @@ pub(crate) struct ClusterParts<B: Backend> {
     n_parts: B::Buffer,
     capacity: usize,
     rank: usize,
-    /// Sums of a part's codes.
-    sums: Vec<i32>,
 }
 
 /// The parts of one KV head, in the order of their clusters.
@@ -65,7 +63,6 @@ impl<B: Backend> ClusterParts<B> {
             n_parts: backend.alloc(DType::U32, n_kv_heads, LABEL)?,
             capacity,
             rank,
-            sums: vec![0; rank],
         })
     }
 
@@ -95,13 +92,13 @@ impl<B: Backend> ClusterParts<B> {
         }
         let new = parts.starts[before..].iter().zip(&parts.sizes[before..]);
         let all = tokens.landmarks(backend, h);
-        let codes = new.map(|(start, size)| {
+        for (start, size) in new {
             let (first, last) = (*start as usize, (start + size) as usize - 1);
             let rows = own.starts[first] as usize - coded.first_row
                 ..(own.starts[last] + own.sizes[last]) as usize - coded.first_row;
-            all.get(rows)
-        });
-        all_bounds(backend, codes, &mut self.sums, &mut parts.bounds);
+            let codes = all.get(rows);
+            halfway_bounds(bytemuck::cast_slice(&codes), self.rank, &mut parts.bounds);
+        }
         assert!(parts.starts.len() <= self.capacity, "more parts than there is room for");
         self.upload(backend, h, before)
     }

@@ -3,72 +3,59 @@
 //! Clusters have it ([`super::ClusterBounds`]), and so have parts of their groups
 //! ([`super::ClusterParts`]).
 
-use std::borrow::Cow;
+/// Codes of 8 bits that a sum of 16 bits has room for.
+const SUMMED: usize = 256;
 
-use bytemuck::cast_slice;
-use longview_ops::Backend;
+/// Adds the bounds of tokens with these codes of `rank` factors: from the means halfway to the
+/// largest codes, then to the least.
+pub(super) fn halfway_bounds(codes: &[i8], rank: usize, to: &mut Vec<i8>) {
+    // Where the number of factors is known, the compiler keeps them in registers.
+    match rank {
+        16 => bounds_of::<16>(codes, to),
+        32 => bounds_of::<32>(codes, to),
+        64 => bounds_of::<64>(codes, to),
+        _ => bounds_of_any(codes, rank, to),
+    }
+}
 
-use crate::store::{Task, together};
-
-/// Runs of tokens that one thread takes at a time: more than a step adds.
-const SHARE: usize = 256;
-
-/// Adds the bounds of tokens with these codes, whose factors are as many as `sums`: from the means
-/// halfway to the largest codes, then to the least.
-pub(super) fn halfway_bounds(codes: &[i8], sums: &mut [i32], to: &mut Vec<i8>) {
-    let (first, rank) = (to.len(), sums.len());
-    let n = codes.len() / rank.max(1);
+fn bounds_of<const R: usize>(codes: &[i8], to: &mut Vec<i8>) {
+    let (rows, _) = codes.as_chunks::<R>();
     // What has no token is never taken.
-    let any = codes.get(..rank).unwrap_or_default();
-    to.extend_from_slice(any);
-    to.extend_from_slice(any);
-    to.resize(first + 2 * rank, 0);
-    let (most, least) = to[first..].split_at_mut(rank);
-    sums.fill(0);
-    for row in codes.chunks_exact(rank.max(1)) {
-        add(row, most, least, sums);
+    let first = rows.first().copied().unwrap_or([0; R]);
+    let (mut most, mut least, mut sums) = (first, first, [0i32; R]);
+    for rows in rows.chunks(SUMMED) {
+        let mut part = [0i16; R];
+        for row in rows {
+            for i in 0..R {
+                most[i] = most[i].max(row[i]);
+                least[i] = least[i].min(row[i]);
+                part[i] += i16::from(row[i]);
+            }
+        }
+        for i in 0..R {
+            sums[i] += i32::from(part[i]);
+        }
     }
-    for ((most, least), sum) in most.iter_mut().zip(least).zip(sums) {
-        let mean = *sum as f32 / n.max(1) as f32;
-        *most = halfway(mean, *most);
-        *least = halfway(mean, *least);
+    let n = rows.len().max(1) as f32;
+    for i in 0..R {
+        let mean = sums[i] as f32 / n;
+        most[i] = halfway(mean, most[i]);
+        least[i] = halfway(mean, least[i]);
     }
+    to.extend_from_slice(&most);
+    to.extend_from_slice(&least);
 }
 
-/// The bounds of several runs of tokens, by all threads of the backend where they are many.
-pub(super) fn all_bounds<'a, B: Backend>(
-    backend: &B,
-    runs: impl ExactSizeIterator<Item = Cow<'a, [u8]>>,
-    sums: &mut [i32],
-    to: &mut Vec<i8>,
-) {
-    if runs.len() < 2 * SHARE {
-        return runs.for_each(|codes| halfway_bounds(cast_slice(&codes), sums, to));
-    }
-    let (rank, first, runs) = (sums.len(), to.len(), runs.collect::<Vec<_>>());
-    to.resize(first + runs.len() * 2 * rank, 0);
-    let shares = to[first..].chunks_mut((SHARE * 2 * rank).max(1)).zip(runs.chunks(SHARE));
-    let task = |(to, runs): (&'_ mut [i8], &'_ [Cow<'_, [u8]>])| {
-        let (mut sums, mut bounds) = (vec![0; rank], Vec::with_capacity(to.len()));
-        runs.iter().for_each(|codes| halfway_bounds(cast_slice(codes), &mut sums, &mut bounds));
-        to.copy_from_slice(&bounds);
-    };
-    let tasks = shares.map(|share| Box::new(move || task(share)) as Task<'_>);
-    together(backend, tasks.collect());
-}
-
-/// Adds a token: in one loop over its factors, which the compiler makes vectors of.
-fn add(row: &[i8], most: &mut [i8], least: &mut [i8], sums: &mut [i32]) {
-    let rank = row.len();
-    let (most, least, sums) = (&mut most[..rank], &mut least[..rank], &mut sums[..rank]);
-    for i in 0..rank {
-        most[i] = most[i].max(row[i]);
-        least[i] = least[i].min(row[i]);
-        sums[i] += i32::from(row[i]);
-    }
+fn bounds_of_any(codes: &[i8], rank: usize, to: &mut Vec<i8>) {
+    let n = codes.len() / rank.max(1);
+    let of = |i: usize| codes.chunks_exact(rank).map(move |row| row[i]);
+    let mean_of = |i: usize| of(i).map(i32::from).sum::<i32>() as f32 / n.max(1) as f32;
+    to.extend((0..rank).map(|i| halfway(mean_of(i), of(i).max().unwrap_or(0))));
+    to.extend((0..rank).map(|i| halfway(mean_of(i), of(i).min().unwrap_or(0))));
 }
 
 /// The code between a mean and an extreme.
+#[inline]
 fn halfway(mean: f32, extreme: i8) -> i8 {
     // Added to this, a small number is rounded to a whole one, half to even, which is then in the
     // last byte. The function of that name is a call where the processor may lack it.
@@ -92,17 +79,26 @@ mod tests {
     }
 
     #[test]
-    fn many_runs_have_the_bounds_that_each_has() {
+    fn ranks_that_are_known_have_the_bounds_of_any() {
         let mut rng = longview_core::SplitMix64::new(8);
-        let codes: Vec<i8> = (0..6 * 5000).map(|_| (rng.next_normal() * 40.0) as i8).collect();
-        for n in [0, 1, 2 * SHARE - 1, 2 * SHARE, 3 * SHARE + 1] {
-            let runs = || (0..n).map(|i| &codes[6 * i..6 * (i + 1 + i % 7)]);
-            let (mut sums, mut one_by_one, mut all) = (vec![0; 6], vec![1, 2], vec![1, 2]);
-            runs().for_each(|codes| halfway_bounds(codes, &mut sums, &mut one_by_one));
-            let backend = longview_ops::ReferenceBackend::new();
-            let bytes = runs().map(|codes| Cow::Borrowed(cast_slice(codes)));
-            all_bounds(&backend, bytes, &mut sums, &mut all);
-            assert_eq!(all, one_by_one, "{n}");
+        for rank in [16, 32, 64] {
+            for n in [0, 1, 2, 15, SUMMED, 3 * SUMMED + 1] {
+                for spread in [40.0, 400.0] {
+                    let code = |_| (rng.next_normal() * spread) as i8;
+                    let codes: Vec<i8> = (0..rank * n).map(code).collect();
+                    let (mut known, mut any) = (vec![1, 2], vec![1, 2]);
+                    halfway_bounds(&codes, rank, &mut known);
+                    bounds_of_any(&codes, rank, &mut any);
+                    assert_eq!(known, any, "{n} of {rank}");
+                    assert_eq!(known.len(), 2 + 2 * rank);
+                }
+            }
+            // The largest sums that there are.
+            for code in [i8::MIN, i8::MAX] {
+                let mut bounds = Vec::new();
+                halfway_bounds(&vec![code; rank * 2 * SUMMED], rank, &mut bounds);
+                assert_eq!(bounds, vec![code; 2 * rank]);
+            }
         }
     }
 
@@ -111,12 +107,12 @@ mod tests {
     #[test]
     fn clusters_score_between_their_mean_and_what_bounds_score() {
         let mut rng = longview_core::SplitMix64::new(5);
-        let (mut sums, mut bounds) = (vec![0; 8], vec![]);
+        let mut bounds = Vec::new();
         for _ in 0..200 {
             let n = 1 + rng.below(16);
             let codes: Vec<i8> = (0..8 * n).map(|_| (rng.next_normal() * 40.0) as i8).collect();
             bounds.clear();
-            halfway_bounds(&codes, &mut sums, &mut bounds);
+            halfway_bounds(&codes, 8, &mut bounds);
             let q: Vec<f32> = (0..8).map(|_| rng.next_normal()).collect();
             let of = |pick: fn(f32, f32) -> f32, i: usize| {
                 let factor = codes.chunks_exact(8).map(|row| f32::from(row[i]));

@@ -19,7 +19,6 @@ use super::kmeans_job::HeadClusters;
 use super::records::{ClustersRecord, IndexRecord};
 use super::unit_vectors::{HeadVectors, Room, UnitVectors};
 use crate::layout::KvShape;
-use crate::store::{together, touch, touch_room};
 
 /// The index of one layer: clusters, blocks or tokens of each KV head.
 pub struct LayerIndex<B: Backend> {
@@ -264,11 +263,9 @@ impl<B: Backend> LayerIndex<B> {
     }
 
     /// As a session file has it.
-    pub(crate) fn record(&self, backend: &B) -> IndexRecord {
-        let clusters = |(h, head): (usize, &HeadIndex)| {
-            let of = |vectors: &UnitVectors<B>| {
-                vectors.get(backend, h, 0..head.sizes.len()).into_owned()
-            };
+    pub(crate) fn record<'a>(&'a self, backend: &'a B) -> IndexRecord<'a> {
+        let clusters = |(h, head): (usize, &'a HeadIndex)| {
+            let of = |vectors: &'a UnitVectors<B>| vectors.get(backend, h, 0..head.sizes.len());
             ClustersRecord {
                 sizes: head.sizes.clone(),
                 radius: head.radius.clone(),
@@ -287,11 +284,11 @@ impl<B: Backend> LayerIndex<B> {
         &mut self,
         backend: &B,
         first_row: usize,
-        record: IndexRecord,
+        record: IndexRecord<'_>,
     ) -> OpResult<bool> {
         let row_bytes = self.centroids.unit_bytes();
         let pair_bytes = self.pairs.as_ref().map_or(0, UnitVectors::unit_bytes);
-        let fits = |head: &ClustersRecord| {
+        let fits = |head: &ClustersRecord<'_>| {
             let n = head.sizes.len();
             n <= self.capacity
                 && (head.radius.is_empty() || head.radius.len() == n)
@@ -302,7 +299,6 @@ impl<B: Backend> LayerIndex<B> {
         if !is_alike || !record.heads.iter().all(fits) {
             return Ok(false);
         }
-        self.expect(backend, &record);
         for (h, new) in record.heads.into_iter().enumerate() {
             let head = &mut Arc::make_mut(&mut self.heads)[h];
             let mut row = first_row as u32;
@@ -328,28 +324,6 @@ impl<B: Backend> LayerIndex<B> {
         self.make_groups(backend)?;
         (0..self.heads.len()).try_for_each(|h| self.upload_owners(backend, h, 0))?;
         Ok(true)
-    }
-
-    /// Gets memory for what a record has, with all threads of the backend.
-    fn expect(&mut self, backend: &B, record: &IndexRecord) {
-        let n_units: Vec<usize> = record.heads.iter().map(|head| head.sizes.len()).collect();
-        let mut tasks = Vec::new();
-        for (head, new) in Arc::make_mut(&mut self.heads).iter_mut().zip(&record.heads) {
-            let n = new.sizes.len();
-            touch_room(&mut head.starts, n, &mut tasks);
-            touch_room(&mut head.sizes, n, &mut tasks);
-            touch_room(&mut head.radius, new.radius.len(), &mut tasks);
-        }
-        let words = [&mut self.sizes, &mut self.starts].map(|buffer| (buffer, 4 * self.capacity));
-        let vectors = self.pairs.iter_mut().chain([&mut self.centroids]);
-        for (buffer, room) in vectors.map(UnitVectors::buffer_mut).chain(words) {
-            // Where kernels read memory of the host; that of a device is not written by threads.
-            let Some(all) = backend.host_bytes_mut(buffer) else { continue };
-            let unit_bytes = room / self.capacity.max(1);
-            let heads = all.chunks_mut(room.max(1)).zip(&n_units);
-            heads.for_each(|(head, n)| touch(&mut head[..n * unit_bytes], &mut tasks));
-        }
-        together(backend, tasks);
     }
 
     /// Groups the clusters of all batches.

@@ -1,5 +1,7 @@
 //! The state of indexes and statistics as plain data: what a session file holds of them.
 
+use std::borrow::Cow;
+
 /// Sums of queries over blocks of positions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct QueriesRecord {
@@ -44,7 +46,7 @@ pub(crate) struct LowRankRecord {
 
 /// An index.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct IndexRecord {
+pub(crate) struct IndexRecord<'a> {
     /// Numbers that describe a unit.
     pub width: usize,
     /// Whether they are codes of 8 bits; else they are of the KV data type.
@@ -52,25 +54,25 @@ pub(crate) struct IndexRecord {
     /// Rows indexed, and units of each head, after each batch.
     pub batches: Vec<(usize, Vec<u32>)>,
     /// The units of each head.
-    pub heads: Vec<ClustersRecord>,
+    pub heads: Vec<ClustersRecord<'a>>,
 }
 
 /// The units of one head, in the order of their rows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ClustersRecord {
+pub(crate) struct ClustersRecord<'a> {
     /// Rows of each.
     pub sizes: Vec<u32>,
     /// Of each, or of none.
     pub radius: Vec<f32>,
     /// `[n, width]`, in the type of rows.
-    pub centroids: Vec<u8>,
+    pub centroids: Cow<'a, [u8]>,
     /// `[n, 2, width]` or nothing.
-    pub pairs: Vec<u8>,
+    pub pairs: Cow<'a, [u8]>,
     /// Of the first ones: whether a step may choose them.
     pub open: Vec<bool>,
 }
 
-impl IndexRecord {
+impl IndexRecord<'_> {
     /// Whether every head's units cover the rows from `first` to `end`, batch by batch, none of
     /// them empty.
     pub fn covers(&self, first: usize, end: usize) -> bool {
@@ -96,7 +98,7 @@ impl IndexRecord {
 mod tests {
     use super::*;
 
-    fn record(batches: &[(usize, &[u32])], sizes: &[&[u32]]) -> IndexRecord {
+    fn record(batches: &[(usize, &[u32])], sizes: &[&[u32]]) -> IndexRecord<'static> {
         let head = |sizes: &&[u32]| ClustersRecord { sizes: sizes.to_vec(), ..Default::default() };
         IndexRecord {
             is_coded: false,

@@ -97,16 +97,16 @@ impl<B: Backend> UnitVectors<B> {
         self.write(backend, (h, n_before), bytes)
     }
 
-    /// The same of bytes that nobody else needs.
+    /// The same of bytes that a copy takes over, where they are owned.
     pub fn adopt(
         &mut self,
         backend: &B,
         (h, n_before): (usize, usize),
-        bytes: Vec<u8>,
+        bytes: Cow<'_, [u8]>,
     ) -> OpResult<()> {
         self.write(backend, (h, n_before), &bytes)?;
         if let Some(copies) = &mut self.copies {
-            Arc::make_mut(copies)[h].adopt(bytes);
+            Arc::make_mut(copies)[h].adopt(bytes.into_owned());
         }
         Ok(())
     }
@@ -196,11 +196,6 @@ impl<B: Backend> UnitVectors<B> {
         &self.buffer
     }
 
-    /// The same, and the bytes of a head's room.
-    pub fn buffer_mut(&mut self) -> (&mut B::Buffer, usize) {
-        (&mut self.buffer, self.room.capacity * self.room.bytes())
-    }
-
     /// Bytes of a vector.
     pub fn unit_bytes(&self) -> usize {
         self.room.bytes()
@@ -237,7 +232,7 @@ mod tests {
         let mut vectors = UnitVectors::new(backend, ROOM).unwrap();
         vectors.append(backend, (0, 0), bytes(&[1.0, 2.0, 3.0, 4.0])).unwrap();
         vectors.append(backend, (0, 2), bytes(&[5.0, 6.0])).unwrap();
-        vectors.adopt(backend, (1, 0), bytes(&[7.0, 8.0]).to_vec()).unwrap();
+        vectors.adopt(backend, (1, 0), bytes(&[7.0, 8.0]).into()).unwrap();
         vectors
     }
 

@@ -6,7 +6,6 @@ use longview_core::{HeadId, LayerId, decode_f32};
 use longview_ops::ReferenceBackend;
 
 use super::kv_sequence::Sequence;
-use super::layer_state::Layer;
 use super::options::{HostStoreKind, Placement, SequenceOptions};
 use super::prompt_end::PromptEnd;
 use crate::index::ClustersRecord;
@@ -119,12 +118,13 @@ pub(super) fn end_in_pieces(sequence: &mut TestSequence) -> usize {
 }
 
 /// The units of each layer, and the tokens of its rows.
-pub(super) fn indexes(sequence: &TestSequence) -> Vec<(Vec<ClustersRecord>, Vec<Vec<u32>>)> {
-    let index = |layer: &Layer<ReferenceBackend>| {
-        layer.recall().unwrap().index.record(&sequence.backend).heads
-    };
-    let one = |layer| (index(layer), layer.positions.clone());
-    sequence.layers.iter().map(one).collect()
+pub(super) fn indexes(sequence: &TestSequence) -> Vec<(Vec<ClustersRecord<'_>>, Vec<Vec<u32>>)> {
+    let layers = sequence.layers.iter();
+    let one = layers.map(|layer| {
+        let index = &layer.recall().unwrap().index;
+        (index.record(&sequence.backend).heads, layer.positions.clone())
+    });
+    one.collect()
 }
 
 /// Every row is that of the token that positions say, and every token has one.

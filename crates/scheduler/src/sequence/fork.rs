@@ -32,7 +32,6 @@ impl<B: Backend> Sequence<B> {
         self.settle_rows().await?;
         let mut fork = Restored::fork_of(self)?;
         for layer in self.shape.layers() {
-            fork.set_places(layer, &self.places(layer));
             fork.fork_layer(layer, self).await?;
         }
         let mut fork = fork.finish().await?;

@@ -7,7 +7,7 @@ use longview_core::LayerId;
 use longview_ops::{Backend, View};
 
 use super::kv_sequence::Sequence;
-use super::layer_state::{KeptState, LayerState};
+use super::layer_state::LayerState;
 use super::policy_change::no_mass;
 use crate::error::SchedulerError;
 use crate::eviction::{Kept, ObservedToken, RechooseWindow, group_means, head_capacities};
@@ -54,20 +54,7 @@ impl<B: Backend> Sequence<B> {
         self.stats.evictions += (end * self.shape.n_kv_heads - kept.n_kept()) as u64;
         let state = &mut self.layers[layer];
         (state.n_indexed, state.n_submitted) = (end, end);
-        self.set_kept(layer, kept)
-    }
-
-    /// Gives the layer what it keeps, and a device buffer with as many places.
-    pub(super) fn set_kept(&mut self, layer: LayerId, kept: Kept<B>) -> Result<(), SchedulerError> {
-        let state = &mut self.layers[layer];
-        let resized = state.kept().is_none_or(|old| old.capacity != kept.capacity);
-        state.state = LayerState::Kept(Box::new(KeptState(kept)));
-        if state.device.is_some() && resized {
-            // The old one is freed first.
-            state.device = None;
-            state.device = Some(state.alloc_device(&*self.backend, &self.shape)?);
-        }
-        Ok(())
+        Ok(state.set_kept(&*backend, &self.shape, kept)?)
     }
 
     /// What every row received from all queries of the prompt, `[Hq, capacity]`.

@@ -389,6 +389,18 @@ impl<B: Backend> Layer<B> {
         }
     }
 
+    /// Gives the layer what it keeps, and a device buffer with as many places.
+    pub(super) fn set_kept(&mut self, backend: &B, shape: &KvShape, kept: Kept<B>) -> OpResult<()> {
+        let resized = self.kept().is_none_or(|old| old.capacity != kept.capacity);
+        self.state = LayerState::Kept(Box::new(KeptState(kept)));
+        if self.device.is_some() && resized {
+            // The old one is freed first.
+            self.device = None;
+            self.device = Some(self.alloc_device(backend, shape)?);
+        }
+        Ok(())
+    }
+
     /// Gives the layer the device rows, the empty index and the empty caches that `policy` asks
     /// for. `forked`: the indexes that it goes on with, where it does not begin with empty ones.
     pub(super) fn adopt(

@@ -366,7 +366,8 @@ mod tests {
     fn a_prompt_that_is_cut_or_goes_on_has_the_index_of_one_that_was_read_at_once() {
         for policy in [blocks(), clusters()] {
             for n in 1..=24 {
-                let want = indexes(&prefilled(in_place(policy.clone()), n));
+                let want = prefilled(in_place(policy.clone()), n);
+                let want = indexes(&want);
                 let mut cut = prefilled(in_place(policy.clone()), 24);
                 truncate(&mut cut, n);
                 assert_eq!(indexes(&cut), want, "cut to {n}");

@@ -3,22 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use longview_core::{DType, HeadId, LayerId, decode_f32, encode_f32};
-use longview_ops::{Backend, OpResult, View, ViewMut};
+use longview_core::{HeadId, LayerId};
+use longview_ops::{Backend, OpResult, View};
 
 use super::known_tokens::KnownTokens;
 use super::kv_sequence::Sequence;
+use super::layer_place::{LayerPlace, LayerToFill, LoadedLayer};
 use super::layer_state::{LayerState, Recall, SelectedAt};
 use super::options::SequenceOptions;
 use crate::error::{SchedulerError, SessionFileError};
-use crate::eviction::{Kept, KeptRecord};
+use crate::eviction::KeptRecord;
 use crate::index::{
-    ClustersRecord, HeadClusters, IndexRecord, LayerIndex, LayerProjection, LowRankDecode,
-    LowRankRecord, ProjectionRecord, QueriesRecord, RecordedQueries, projection::Projections,
+    ClustersRecord, IndexRecord, LayerIndex, LowRankDecode, LowRankRecord, ProjectionRecord,
+    QueriesRecord,
 };
-use crate::layout::{KvShape, PrefillMode, SUMMED_TOKENS};
-use crate::policy::{INDEX_SEGMENT, Policy};
-use crate::store::{HostStore, ReadParts};
+use crate::layout::{KvShape, PrefillMode};
+use crate::policy::Policy;
+use crate::store::ReadParts;
 
 /// Which token each row is, as far as rows are out of token order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,18 +51,18 @@ pub(crate) struct RecordedRecord {
 
 /// What a layer has of its policy.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum LayerStateRecord {
+pub(crate) enum LayerStateRecord<'a> {
     /// Nothing: it attends everything, or a window.
     Plain,
     /// Clusters, blocks or tokens to recall.
-    Recall(Box<RecallRecord>),
+    Recall(Box<RecallRecord<'a>>),
     /// Rows kept for their attention.
     Kept(KeptRecord),
 }
 
 /// The state of a layer that recalls.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RecallRecord {
+pub(crate) struct RecallRecord<'a> {
     /// Rows below this are sinks or indexed.
     pub n_indexed: usize,
     /// Whether the window behind them is being indexed.
@@ -73,9 +74,9 @@ pub(crate) struct RecallRecord {
     /// Its bases, where every step moves them.
     pub low_rank: Option<LowRankRecord>,
     /// What is recalled.
-    pub index: IndexRecord,
+    pub index: IndexRecord<'a>,
     /// Tokens inside of clusters.
-    pub tokens: Option<IndexRecord>,
+    pub tokens: Option<IndexRecord<'a>>,
     /// The selection in force, where it outlives its step.
     pub selection: Option<SelectionRecord>,
 }
@@ -93,20 +94,20 @@ pub(crate) struct SelectionRecord {
 
 /// One layer, but for its rows.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LayerRecord {
+pub(crate) struct LayerRecord<'a> {
     pub recorded: RecordedRecord,
-    pub state: LayerStateRecord,
+    pub state: LayerStateRecord<'a>,
 }
 
-impl RecallRecord {
+impl RecallRecord<'_> {
     /// Whether the layer's rows can be what its indexes say, when the first `sinks` rows are in
     /// none and at most `pending` are behind them.
-    fn is_sound(&self, sinks: usize, pending: usize, n_tokens: usize) -> bool {
+    pub(super) fn is_sound(&self, sinks: usize, pending: usize, n_tokens: usize) -> bool {
         let ends = self.n_indexed <= n_tokens.max(sinks)
             && n_tokens.saturating_sub(self.n_indexed) < pending.max(1);
         let tokens = self.tokens.iter().all(|tokens| tokens.covers(sinks, self.n_indexed));
         let units = self.tokens.as_ref().unwrap_or(&self.index);
-        let exists = |[unit, take]: &[u32; 2], head: &ClustersRecord| {
+        let exists = |[unit, take]: &[u32; 2], head: &ClustersRecord<'_>| {
             head.sizes.get(*unit as usize).is_some_and(|size| (1..=*size).contains(take))
         };
         let choices = self.selection.iter().flat_map(|c| c.heads.iter().zip(&units.heads));
@@ -143,7 +144,10 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// A layer as a session file has it.
-    pub(crate) async fn layer_record(&self, layer: LayerId) -> Result<LayerRecord, SchedulerError> {
+    pub(crate) async fn layer_record(
+        &self,
+        layer: LayerId,
+    ) -> Result<LayerRecord<'_>, SchedulerError> {
         let state = self.state(layer, &|index| index.record(&self.backend)).await?;
         let recorded = self.recorded(layer).await?;
         Ok(LayerRecord { recorded, state })
@@ -198,11 +202,11 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// `indexed` makes the record of an index.
-    async fn state(
-        &self,
+    async fn state<'a, 'i>(
+        &'a self,
         layer: LayerId,
-        indexed: &dyn Fn(&LayerIndex<B>) -> IndexRecord,
-    ) -> Result<LayerStateRecord, SchedulerError> {
+        indexed: &dyn Fn(&'a LayerIndex<B>) -> IndexRecord<'i>,
+    ) -> Result<LayerStateRecord<'i>, SchedulerError> {
         let state = &self.layers[layer];
         let recall = match &state.state {
             LayerState::Dense | LayerState::Window | LayerState::Local => {
@@ -300,6 +304,11 @@ impl<B: Backend> Restored<B> {
         self.sequence.stop_with(Arc::clone(stop));
     }
 
+    /// Threads of the host that may fill its layers.
+    pub fn host_threads(&self) -> usize {
+        self.sequence.backend.host_threads()
+    }
+
     /// Fails once it was stopped.
     pub fn check_stop(&self) -> Result<(), SchedulerError> {
         self.sequence.check_stop()
@@ -320,66 +329,36 @@ impl<B: Backend> Restored<B> {
         self.sequence.shape()
     }
 
-    /// Its host store.
-    pub fn store(&self) -> &dyn HostStore<B> {
-        self.sequence.store()
+    /// A layer, to be filled.
+    pub fn layer(&mut self, layer: LayerId) -> LayerToFill<'_, B> {
+        self.layers().swap_remove(layer.index())
     }
 
-    /// Its host store, to be filled.
-    pub fn store_mut(&mut self) -> &mut dyn HostStore<B> {
-        &mut *self.sequence.store
+    /// Each layer, to be filled.
+    pub fn layers(&mut self) -> Vec<LayerToFill<'_, B>> {
+        let Self { sequence, is_same_policy, is_fork, .. } = self;
+        let Sequence { backend, shape, policy, layout, n_tokens, layers, store, .. } = sequence;
+        let backend = &**backend;
+        let place = |state| LayerPlace {
+            backend,
+            shape,
+            policy,
+            ring: layout.ring,
+            n_tokens: *n_tokens,
+            is_same_policy: *is_same_policy,
+            is_fork: *is_fork,
+            state,
+        };
+        layers.iter_mut().map(place).zip(store.layers_mut()).collect()
     }
 
-    /// Writes rows of a layer from `start` on to the host store.
-    pub fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
-        self.sequence.store.write_rows(layer, head, start, bytes);
+    /// A layer, whose place got what there is.
+    pub fn note_loaded(&mut self, layer: LayerId, loaded: LoadedLayer) {
+        self.submitted.extend(loaded.is_submitted.then_some(layer));
+        self.selections.extend(loaded.selection.map(|selection| (layer, selection)));
     }
 
-    /// The same of rows that do not follow each other.
-    pub fn scatter_rows(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]) {
-        self.sequence.store.scatter_rows(layer, head, rows, bytes);
-    }
-
-    /// Which token each row of a layer is.
-    pub fn set_places(&mut self, layer: LayerId, places: &PlacesRecord) {
-        let n = self.sequence.n_tokens as u32;
-        let state = &mut self.sequence.layers[layer];
-        state.permuted_to = places.permuted_to;
-        for (positions, head) in state.positions.iter_mut().zip(&places.positions) {
-            positions.extend_from_slice(head);
-            positions.extend(places.permuted_to as u32..n);
-        }
-    }
-
-    /// A layer, whose rows and places are there.
-    pub fn set_layer(&mut self, layer: LayerId, record: LayerRecord) -> Result<(), SchedulerError> {
-        let RecordedRecord { gram_q, gram_k, .. } = &record.recorded;
-        let sums = [&gram_q[..], gram_k].concat().into();
-        self.put_layer(layer, record, sums)
-    }
-
-    /// [`Restored::set_layer`] with the sums of the record apart, as [`Recorded::shared_sums`] has
-    /// them.
-    ///
-    /// [`Recorded::shared_sums`]: crate::index::Recorded::shared_sums
-    fn put_layer(
-        &mut self,
-        layer: LayerId,
-        record: LayerRecord,
-        sums: Arc<[f32]>,
-    ) -> Result<(), SchedulerError> {
-        self.load_recorded(layer, record.recorded, sums)?;
-        if !self.is_same_policy {
-            return Ok(());
-        }
-        if let LayerStateRecord::Recall(recall) = &record.state {
-            self.submitted.extend(recall.is_submitted.then_some(layer));
-            self.selections.extend(recall.selection.clone().map(|selection| (layer, selection)));
-        }
-        self.load_state(layer, record.state)
-    }
-
-    /// A layer of `origin`, whose places are there.
+    /// A layer of `origin`.
     pub(super) async fn fork_layer(
         &mut self,
         layer: LayerId,
@@ -388,7 +367,10 @@ impl<B: Backend> Restored<B> {
         let state = origin.state(layer, &|_| IndexRecord::default()).await?;
         let recorded = origin.recorded_but_sums(layer).await?;
         let sums = origin.layers[layer].recorded.shared_sums(&*origin.backend).await?;
-        self.put_layer(layer, LayerRecord { recorded, state }, sums)?;
+        let (mut place, _) = self.layer(layer);
+        place.set_places(&origin.places(layer));
+        let loaded = place.put(LayerRecord { recorded, state }, sums)?;
+        self.note_loaded(layer, loaded);
         let (own, other) = (&mut self.sequence.layers[layer], &origin.layers[layer]);
         own.recorded.share_sums(&other.recorded);
         if let (Some(own), Some(other)) = (own.recall_mut(), other.recall()) {
@@ -434,160 +416,6 @@ impl<B: Backend> Restored<B> {
         *known = KnownTokens::of_prompt(end.min(*n_tokens));
     }
 
-    fn load_recorded(
-        &mut self,
-        layer: LayerId,
-        record: RecordedRecord,
-        sums: Arc<[f32]>,
-    ) -> Result<(), SchedulerError> {
-        let Sequence { backend, shape, policy, layers, .. } = &mut self.sequence;
-        let (backend, layer) = (&**backend, &mut layers[layer]);
-        let recorded = &mut layer.recorded;
-        recorded.load_sums(sums);
-        (recorded.last_queries, recorded.last_end) = (record.last_queries, record.last_end);
-        recorded.n_summed = record.last_end.min(SUMMED_TOKENS);
-        if policy.needs_sums() {
-            // Before a step adds to them: what is begun while other layers come may be undone.
-            recorded.keep_loaded();
-        }
-        if record.mass_rows > 0 {
-            let (hq, capacity) = (shape.n_q_heads, shape.capacity);
-            // Rows beyond this context were of tokens that were taken back.
-            let rows = record.mass_rows.min(capacity);
-            let len = (hq + 1) * capacity;
-            let mut mass = backend.alloc(DType::F32, len, "received attention")?;
-            for (g, head) in record.mass.chunks_exact(record.mass_rows).enumerate() {
-                let place = ViewMut::part(&mut mass, g * capacity, rows);
-                backend.write(place, bytemuck::cast_slice(&head[..rows]))?;
-            }
-            (recorded.mass, recorded.mass_rows) = (Some(mass), rows);
-        }
-        if let Some(queries) = record.queries {
-            let queries = RecordedQueries::from_record(backend, shape, queries)?;
-            let wrong = SessionFileError::Inconsistent("its sums of queries");
-            let queries = queries.ok_or(wrong)?;
-            // As a change of the policy: sums over other blocks do not serve it.
-            let is_used = layer.recall().is_some();
-            let window = policy.local_window().filter(|_| is_used);
-            if window.is_none_or(|window| queries.serves(window)) {
-                layer.recorded.queries = Some(queries);
-            }
-        }
-        Ok(())
-    }
-
-    fn load_state(
-        &mut self,
-        layer: LayerId,
-        state: LayerStateRecord,
-    ) -> Result<(), SchedulerError> {
-        let fits = match (&self.sequence.layers[layer].state, state) {
-            (LayerState::Dense, LayerStateRecord::Plain) => true,
-            (LayerState::Window | LayerState::Local, LayerStateRecord::Plain) => {
-                self.sequence.layers[layer].permuted_to == 0
-            }
-            (LayerState::Recall(_), LayerStateRecord::Recall(recall)) => {
-                self.load_recall(layer, *recall)?
-            }
-            (LayerState::Kept(_), LayerStateRecord::Kept(kept)) => self.load_kept(layer, kept)?,
-            _ => false,
-        };
-        if fits {
-            return Ok(());
-        }
-        Err(SessionFileError::Inconsistent("a layer's state is not one of its policy").into())
-    }
-
-    /// `false` if the record is not of this layer under this policy.
-    fn load_recall(
-        &mut self,
-        layer: LayerId,
-        record: RecallRecord,
-    ) -> Result<bool, SchedulerError> {
-        let is_fork = self.is_fork;
-        let Sequence { backend, shape, policy, layers, n_tokens, .. } = &mut self.sequence;
-        let (backend, sinks, state) = (&**backend, policy.sinks, &mut layers[layer]);
-        let LayerState::Recall(recall) = &mut state.state else { return Ok(false) };
-        let adapts = policy.index.is_some_and(|index| index.adapts());
-        let is_fit = (is_fork || record.is_sound(sinks, policy.ring_rows(), *n_tokens))
-            && state.permuted_to <= record.n_indexed
-            && record.tokens.is_some() == recall.tokens.is_some()
-            && (adapts || record.low_rank.is_none());
-        if !is_fit {
-            return Ok(false);
-        }
-        let (width, token_width) = if is_fork {
-            (recall.index.width(), recall.tokens.as_ref().map(LayerIndex::width))
-        } else {
-            (record.index.width, record.tokens.as_ref().map(|tokens| tokens.width))
-        };
-        let low_rank_fits = record
-            .low_rank
-            .as_ref()
-            .is_none_or(|low_rank| record.projection.is_some() && low_rank.rank == width);
-        if !low_rank_fits {
-            return Ok(false);
-        }
-        if let Some(ProjectionRecord { rank, w_q, w_k }) = record.projection {
-            let width = token_width.unwrap_or(width);
-            if rank != width || width == 0 {
-                return Ok(false);
-            }
-            let low_rank = record
-                .low_rank
-                .map(|low_rank| LowRankDecode::from_record(low_rank, shape.head_dim));
-            let made = Projections { rank, w_q, w_k };
-            let projection = LayerProjection::new(backend, made, low_rank)?;
-            recall.set_projection(backend, shape, policy, rank, projection)?;
-            // A prompt's end made it, of what it had by then.
-            let n_read = state.recorded.last_end.min(*n_tokens);
-            let n_rows = policy.index.map_or(0, |index| {
-                index.covers(n_read.saturating_sub(sinks + policy.recent)).min(INDEX_SEGMENT)
-            });
-            let is_coded = recall.tokens.is_some();
-            recall.projected = (state.recorded.n_summed, if is_coded { n_rows } else { 0 });
-        }
-        let most = policy.most_attended();
-        recall.budgets =
-            record.budgets.map(|budgets| budgets.iter().map(|b| (*b as usize).min(most)).collect());
-        (state.n_indexed, state.n_submitted) = (record.n_indexed, record.n_indexed);
-        if is_fork {
-            recall.follow_tokens(backend, sinks)?;
-            recall.resize_caches();
-            return Ok(true);
-        }
-        let mut is_fit = recall.index.load(backend, sinks, record.index)?;
-        if let (Some(tokens), Some(mut saved)) = (&mut recall.tokens, record.tokens) {
-            if let Some(projection) = recall.projection.as_mut().filter(|_| !saved.is_coded) {
-                to_codes(backend, shape, projection, &mut saved)?;
-            }
-            is_fit &= tokens.load(backend, sinks, saved)?;
-        }
-        if is_fit {
-            recall.follow_tokens(backend, sinks)?;
-        }
-        recall.resize_caches();
-        Ok(is_fit)
-    }
-
-    /// `false` if the record is not of this layer under this policy.
-    fn load_kept(&mut self, layer: LayerId, record: KeptRecord) -> Result<bool, SchedulerError> {
-        let sequence = &mut self.sequence;
-        let (ring, n_indexed) = (sequence.layout.ring, record.n_indexed);
-        let is_permuted = sequence.layers[layer].permuted_to > 0;
-        let n = sequence.n_tokens;
-        if is_permuted || n_indexed > n || n - n_indexed > ring {
-            return Ok(false);
-        }
-        let (backend, shape, pending) = (&*sequence.backend, &sequence.shape, n - n_indexed);
-        let kept = Kept::from_record(backend, shape, record, ring, pending)?;
-        let Some(kept) = kept else { return Ok(false) };
-        let state = &mut sequence.layers[layer];
-        (state.n_indexed, state.n_submitted) = (n_indexed, n_indexed);
-        sequence.set_kept(layer, kept)?;
-        Ok(true)
-    }
-
     fn load_selection(
         &mut self,
         layer: LayerId,
@@ -606,27 +434,6 @@ impl<B: Backend> Restored<B> {
         recall.selected_at = Some(SelectedAt { n_tokens, n_indexed });
         Ok(())
     }
-}
-
-/// Turns an index of tokens in the KV type, as older files have it, to codes in units that
-/// `projection` takes over.
-fn to_codes<B: Backend>(
-    backend: &B,
-    shape: &KvShape,
-    projection: &mut LayerProjection<B>,
-    saved: &mut IndexRecord,
-) -> OpResult<()> {
-    let numbers = |head: &ClustersRecord| HeadClusters {
-        centroids: decode_f32(shape.kv_dtype, &head.centroids),
-        ..HeadClusters::default()
-    };
-    let mut heads: Vec<_> = saved.heads.iter().map(numbers).collect();
-    projection.fit_codes(backend, shape, &mut heads)?;
-    for (head, codes) in saved.heads.iter_mut().zip(&heads) {
-        head.centroids = encode_f32(DType::I8, &codes.centroids);
-    }
-    saved.is_coded = true;
-    Ok(())
 }
 
 #[cfg(test)]

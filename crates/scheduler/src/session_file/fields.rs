@@ -115,12 +115,6 @@ pub(crate) trait Fields {
         Ok(bytes)
     }
 
-    /// Takes `n` bytes, behind those of `out`.
-    fn append(&mut self, n: usize, out: &mut Vec<u8>) -> Result<(), SessionFileError> {
-        out.append(&mut self.bytes(n)?);
-        Ok(())
-    }
-
     /// Takes `n` numbers of `N` bytes.
     fn list<const N: usize, T>(
         &mut self,
@@ -172,6 +166,11 @@ impl SliceFields<'_> {
 }
 
 impl<'a> SliceFields<'a> {
+    /// Takes `n` bytes where they lie.
+    pub fn slice(&mut self, n: usize) -> Result<&'a [u8], SessionFileError> {
+        self.part(n, LIST_ENDS)
+    }
+
     /// The next `n` bytes; what to say where there are fewer.
     fn part(&mut self, n: usize, ends: &'static str) -> Result<&'a [u8], SessionFileError> {
         let ends = SessionFileError::Inconsistent(ends);
@@ -188,11 +187,6 @@ impl Fields for SliceFields<'_> {
 
     fn take(&mut self, out: &mut [u8]) -> Result<(), SessionFileError> {
         out.copy_from_slice(self.part(out.len(), "it ends within a field")?);
-        Ok(())
-    }
-
-    fn append(&mut self, n: usize, out: &mut Vec<u8>) -> Result<(), SessionFileError> {
-        out.extend_from_slice(self.part(n, LIST_ENDS)?);
         Ok(())
     }
 

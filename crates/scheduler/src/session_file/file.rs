@@ -95,14 +95,14 @@ impl<'a> SessionFile<'a> {
         }
     }
 
-    /// Compares all of the file with its digests.
+    /// Compares all of the file with its digests, on up to `n_threads` threads.
     ///
     /// # Errors
     /// The first part that is not as it was written.
-    pub fn verify(self) -> Result<(), SessionFileError> {
+    pub fn verify(self, n_threads: usize) -> Result<(), SessionFileError> {
         match self.0 {
             Form::Stream(file) => file.verify().map(drop),
-            Form::Records(file) => file.verify(),
+            Form::Records(file) => file.verify(n_threads),
         }
     }
 

@@ -21,10 +21,11 @@ mod fields;
 mod file;
 mod header;
 mod open;
-mod pieces;
 mod record_file;
+mod record_reader;
 mod records;
 mod save;
+mod side_by_side;
 #[cfg(test)]
 mod tests;
 mod token_rows;

@@ -1,7 +1,9 @@
 //! A file into a sequence.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use longview_core::{DType, HeadId, LayerId, encode_f32_into, kv8};
 use longview_ops::Backend;
@@ -9,9 +11,11 @@ use longview_ops::Backend;
 use super::directory::{Entry, Kind, covers};
 use super::fields::Fields;
 use super::file::{Reading, SessionReader};
-use super::header::{Q8_CODE, dtype_code};
-use super::record_file::{Proofs, RecordFile};
+use super::header::{Q8_CODE, SessionHeader, dtype_code};
+use super::record_file::RecordFile;
+use super::record_reader::{RecordReader, all_of};
 use super::records::{Dimensions, read_state};
+use super::side_by_side::side_by_side;
 use super::token_rows::TokenRows;
 use super::v1::Stream;
 use crate::error::{SchedulerError, SessionFileError};
@@ -19,9 +23,10 @@ use crate::index::IndexRecord;
 use crate::layout::KvShape;
 use crate::policy::Policy;
 use crate::sequence::{
-    LayerRecord, LayerStateRecord, PlacesRecord, RecordedRecord, Restored, Sequence,
-    SequenceOptions,
+    LayerRecord, LayerStateRecord, LayerToFill, LoadedLayer, PlacesRecord, RecordedRecord,
+    Restored, Sequence, SequenceOptions,
 };
+use crate::store::{LayerStore, RoundedLayer};
 
 /// Bytes of rows that are moved at a time.
 const PIECE_BYTES: usize = 1 << 16;
@@ -103,23 +108,26 @@ pub async fn restore_sequence_beside<B: Backend>(
         Reading::Stream(file) => {
             for layer in restored.shape().layers() {
                 restored.check_stop()?;
-                stream_layer(file, layer, &dim, &mut restored)?;
+                let loaded = stream_layer(file, restored.layer(layer), &dim)?;
+                restored.note_loaded(layer, loaded);
             }
             file.end()?;
         }
-        Reading::Records(file) => {
-            restored = file.proved(|proofs| -> Result<_, SchedulerError> {
-                let mut restored = restored;
-                for layer in restored.shape().layers() {
-                    restored.check_stop()?;
-                    if layer.index() > 0 && restored.may_be_used() && !file.is_here(layer) {
-                        let coming = ComingSequence { restored, n_layers: layer.index() };
-                        restored = meanwhile(coming)?.restored;
-                    }
-                    record_layer((file, proofs), layer, &dim, is_same, &mut restored)?;
+        Reading::Records(records) => {
+            let how = How { stop: &file.stop, dim, is_same };
+            let mut layers = restored.shape().layers().collect::<VecDeque<_>>();
+            while let Some(next) = layers.front() {
+                // One by one while some are on their way.
+                let is_here = layers.iter().all(|layer| records.is_here(*layer));
+                let waits = !is_here && !records.is_here(*next);
+                if waits && next.index() > 0 && restored.may_be_used() {
+                    let coming = ComingSequence { n_layers: next.index(), restored };
+                    restored = meanwhile(coming)?.restored;
                 }
-                Ok(restored)
-            })?;
+                let n = if is_here { layers.len() } else { 1 };
+                let now: Vec<LayerId> = layers.drain(..n).collect();
+                fill_layers(records, &now, &how, &mut restored)?;
+            }
         }
     }
     restored.set_read(was_read);
@@ -136,62 +144,100 @@ impl SessionReader<'_> {
 
 fn stream_layer<B: Backend>(
     file: &mut Stream<'_>,
-    layer: LayerId,
+    (mut place, mut rows): LayerToFill<'_, B>,
     dim: &Dimensions,
-    restored: &mut Restored<B>,
-) -> Result<(), SchedulerError> {
+) -> Result<LoadedLayer, SchedulerError> {
     let places = file.places(dim)?;
-    let row_bytes = restored.shape().row_bytes();
+    let row_bytes = place.shape().row_bytes();
     let step = (PIECE_BYTES / row_bytes).max(1);
     let mut bytes = vec![0; step.min(dim.n_tokens) * row_bytes];
-    for head in restored.shape().heads() {
+    for head in place.shape().heads() {
         for start in (0..dim.n_tokens).step_by(step) {
             let bytes = &mut bytes[..step.min(dim.n_tokens - start) * row_bytes];
             file.take(bytes)?;
-            restored.write_rows(layer, head, start, bytes);
+            rows.write_rows(head, start, bytes);
         }
     }
-    restored.set_places(layer, &places);
-    restored.set_layer(layer, file.layer(dim)?)
+    place.set_places(&places);
+    place.set(file.layer(dim)?)
 }
 
-/// A file, and the proofs of what is read of it.
-pub(super) type Source<'a, 'b> = (&'a RecordFile<'b>, &'a Proofs<'a>);
-
-fn record_layer<B: Backend>(
-    source @ (file, _): Source<'_, '_>,
-    layer: LayerId,
-    dim: &Dimensions,
+/// How layers are read.
+struct How<'a> {
+    stop: &'a AtomicBool,
+    dim: Dimensions,
+    /// Whether the file has the indexes of the policy in force.
     is_same: bool,
+}
+
+/// Fills layers that follow each other, with as many threads as the host has for the backend: to
+/// place rows takes longer than to read them.
+fn fill_layers<B: Backend>(
+    file: &RecordFile<'_>,
+    layers: &[LayerId],
+    how: &How<'_>,
     restored: &mut Restored<B>,
 ) -> Result<(), SchedulerError> {
-    let (places, rows) = read_order(source, layer, is_same)?;
-    if !covers(file.directory.of(Kind::Rows, Some(layer)), dim.n_tokens) {
+    let n_threads = restored.host_threads();
+    let all = layers.first().map_or(0, |first| first.index());
+    let places = layers.iter().copied().zip(restored.layers().into_iter().skip(all));
+    let fill = |reader: &mut RecordReader<'_>, (layer, place)| {
+        if how.stop.load(Ordering::Relaxed) {
+            return Err(SchedulerError::Stopped);
+        }
+        record_layer(reader, layer, how, place)
+    };
+    let loaded = match file.shared() {
+        Some(file) => side_by_side(n_threads, places.collect(), || file.reader(), fill)?,
+        None => {
+            let mut reader = file.reader();
+            places.map(|place| fill(&mut reader, place)).collect::<Result<_, _>>()?
+        }
+    };
+    for (layer, loaded) in layers.iter().zip(loaded) {
+        restored.note_loaded(*layer, loaded);
+    }
+    Ok(())
+}
+
+fn record_layer<B: Backend>(
+    file: &mut RecordReader<'_>,
+    layer: LayerId,
+    how: &How<'_>,
+    (mut place, mut rows): LayerToFill<'_, B>,
+) -> Result<LoadedLayer, SchedulerError> {
+    let (directory, dim) = (file.directory, &how.dim);
+    let (places, rows_of) = read_order(file, layer, how.is_same)?;
+    if !covers(directory.of(Kind::Rows, Some(layer)), dim.n_tokens) {
         return Err(SessionFileError::Inconsistent("rows of a layer").into());
     }
-    restored.store_mut().expect_rows(layer, dim.n_tokens);
     for kind in [Kind::Rows, Kind::ExactRows] {
-        for entry in file.directory.of(kind, Some(layer)) {
-            read_rows(source, entry, &rows, restored)?;
+        for entry in directory.of(kind, Some(layer)) {
+            read_rows(file, entry, &rows_of, (place.shape(), &mut *rows))?;
         }
     }
-    restored.set_places(layer, &places);
-    let recorded = read_recorded(source, layer, dim)?;
-    let state =
-        if is_same { read_layer_state(source, layer, dim)? } else { LayerStateRecord::Plain };
-    restored.set_layer(layer, LayerRecord { recorded, state })
+    place.set_places(&places);
+    let recorded = read_recorded(file, layer, dim)?;
+    let mut memory = std::mem::take(&mut file.indexes);
+    let state = match how.is_same {
+        true => read_layer_state(file, layer, dim, &mut memory)?,
+        false => LayerStateRecord::Plain,
+    };
+    let loaded = place.set(LayerRecord { recorded, state })?;
+    file.indexes = memory;
+    Ok(loaded)
 }
 
 /// What prefill recorded of a layer.
 pub(super) fn read_recorded(
-    (file, proofs): Source<'_, '_>,
+    file: &mut RecordReader<'_>,
     layer: LayerId,
     dim: &Dimensions,
 ) -> Result<RecordedRecord, SessionFileError> {
     let entry = file.directory.only(Kind::Recorded, Some(layer))?;
     let missing = SessionFileError::Inconsistent("what was recorded of queries");
     let entry = entry.ok_or(missing)?;
-    file.parsed(proofs, entry, |fields| RecordedRecord::read(fields, dim))
+    file.parsed(entry, |fields| RecordedRecord::read(fields, dim))
 }
 
 /// Says which token is in no row.
@@ -201,13 +247,13 @@ const PLACES: &str = "the order of rows";
 /// releases lie as they did in the store, others are in the order of tokens. That of an index
 /// matters only to whoever takes the index.
 fn read_order(
-    source: Source<'_, '_>,
+    file: &mut RecordReader<'_>,
     layer: LayerId,
     is_same: bool,
 ) -> Result<(PlacesRecord, TokenRows), SessionFileError> {
-    let places = read_places(Kind::Places, source, layer)?;
+    let places = read_places(Kind::Places, file, layer)?;
     let none = PlacesRecord { permuted_to: 0, positions: vec![Vec::new(); places.positions.len()] };
-    let order = if is_same { read_places(Kind::Order, source, layer)? } else { none };
+    let order = if is_same { read_places(Kind::Order, file, layer)? } else { none };
     let rows = TokenRows::of(&order);
     match (places.permuted_to, order.permuted_to) {
         (_, 0) => Ok((places, rows)),
@@ -219,18 +265,19 @@ fn read_order(
 /// Which token each row of a layer is.
 pub(super) fn read_places(
     kind: Kind,
-    (file, proofs): Source<'_, '_>,
+    file: &mut RecordReader<'_>,
     layer: LayerId,
 ) -> Result<PlacesRecord, SessionFileError> {
-    let entries = || file.directory.of(kind, Some(layer));
+    let (header, directory) = (file.header, file.directory);
+    let entries = || directory.of(kind, Some(layer));
     let permuted_to = entries().last().map_or(0, |entry| entry.key.span.end);
-    if !covers(entries(), permuted_to) || permuted_to > file.header.n_tokens {
+    if !covers(entries(), permuted_to) || permuted_to > header.n_tokens {
         return Err(SessionFileError::Inconsistent(PLACES));
     }
-    let mut positions = vec![Vec::new(); file.header.n_kv_heads];
+    let mut positions = vec![Vec::with_capacity(permuted_to); header.n_kv_heads];
     for entry in entries() {
-        let stored = stored_rows(file, entry, 4)?;
-        file.parsed(proofs, entry, |fields| {
+        let stored = stored_rows(header, entry, 4)?;
+        file.parsed(entry, |fields| {
             for head in &mut positions {
                 let tokens = fields.u32s(stored)?;
                 head.extend_from_slice(&tokens[..entry.key.span.len()]);
@@ -246,11 +293,11 @@ pub(super) fn read_places(
 /// The rows of each head that lie in a record: those that are used, and maybe others behind them
 /// that an append has replaced.
 fn stored_rows(
-    file: &RecordFile<'_>,
+    header: &SessionHeader,
     entry: &Entry,
     row_bytes: usize,
 ) -> Result<usize, SessionFileError> {
-    let all = (file.header.n_kv_heads * row_bytes) as u64;
+    let all = (header.n_kv_heads * row_bytes) as u64;
     let stored = (entry.len / all) as usize;
     if !entry.len.is_multiple_of(all) || stored < entry.key.span.len() {
         return Err(SessionFileError::Inconsistent("the length of a record of rows"));
@@ -268,13 +315,13 @@ enum Way {
     Widened(DType),
 }
 
-fn read_rows<B: Backend>(
-    (file, proofs): Source<'_, '_>,
+fn read_rows(
+    file: &mut RecordReader<'_>,
     entry: &Entry,
     rows_of: &TokenRows,
-    restored: &mut Restored<B>,
+    (shape, store): (&KvShape, &mut dyn LayerStore),
 ) -> Result<(), SessionFileError> {
-    let (shape, is_rounded) = (restored.shape().clone(), restored.store().rounded().is_some());
+    let (header, is_rounded) = (file.header, store.rounded().is_some());
     let (way, row_bytes) = match (entry.key.format, entry.key.kind, is_rounded) {
         (Q8_CODE, Kind::Rows, true) => (Way::Codes, kv8::row_bytes(shape.head_dim)),
         (Q8_CODE, _, _) => (Way::Widened(shape.kv_dtype), kv8::row_bytes(shape.head_dim)),
@@ -284,10 +331,12 @@ fn read_rows<B: Backend>(
         },
         _ => return Err(SessionFileError::Inconsistent("the type of its rows")),
     };
-    let (stored, span) = (stored_rows(file, entry, row_bytes)?, &entry.key.span);
-    let layer = entry.key.layer.filter(|_| span.end <= file.header.n_tokens);
-    let layer = layer.ok_or(SessionFileError::Inconsistent("rows of a layer"))?;
-    file.pieces(proofs, entry, row_bytes, |at, bytes| {
+    let (stored, span) = (stored_rows(header, entry, row_bytes)?, &entry.key.span);
+    if span.end > header.n_tokens {
+        return Err(SessionFileError::Inconsistent("rows of a layer"));
+    }
+    let mut sink = RowSink { way, head_dim: shape.head_dim, store };
+    file.pieces(entry, row_bytes, |at, bytes| {
         for (head, rows, bytes) in runs((at / row_bytes as u64) as usize, bytes, row_bytes, stored)
         {
             let used = rows.start..rows.end.min(span.len());
@@ -297,71 +346,65 @@ fn read_rows<B: Backend>(
             let tokens = span.start + used.start..span.start + used.end;
             let moved = rows_of.rows(head, tokens.clone());
             let (bytes, behind) = bytes[..used.len() * row_bytes].split_at(moved.len() * row_bytes);
-            put_moved(restored, &way, (layer, HeadId::new(head), moved), bytes);
+            sink.put_moved(HeadId::new(head), moved, bytes);
             if !behind.is_empty() {
-                let start = tokens.start + moved.len();
-                put_rows(restored, &way, (layer, HeadId::new(head), start), behind);
+                sink.put(HeadId::new(head), tokens.start + moved.len(), behind);
             }
         }
     })?;
-    if let (Way::Exact, Some(store)) = (way, restored.store_mut().rounded_mut()) {
-        store.hold_exact(layer, span.clone());
+    if let (Way::Exact, Some(rounded)) = (&sink.way, sink.store.rounded()) {
+        rounded.hold_exact(span.clone());
     }
     Ok(())
 }
 
-/// Puts rows of a record from row `start` of a head on into the store.
-fn put_rows<B: Backend>(
-    restored: &mut Restored<B>,
-    way: &Way,
-    (layer, head, start): (LayerId, HeadId, usize),
-    bytes: &[u8],
-) {
-    match way {
-        Way::Plain => restored.write_rows(layer, head, start, bytes),
-        Way::Widened(dtype) => {
-            let numbers = widened(bytes, restored.shape().head_dim, *dtype);
-            restored.write_rows(layer, head, start, &numbers);
-        }
-        Way::Codes | Way::Exact => {
-            let store = restored.store_mut().rounded_mut().expect("asked before");
-            match way {
-                Way::Codes => store.write_codes(layer, head, start, bytes),
-                _ => store.write_exact(layer, head, start, bytes),
-            }
-        }
-    }
+/// Where rows of a record go.
+struct RowSink<'a> {
+    way: Way,
+    head_dim: usize,
+    store: &'a mut dyn LayerStore,
 }
 
-/// Puts rows of a record to where an index has moved them.
-fn put_moved<B: Backend>(
-    restored: &mut Restored<B>,
-    way: &Way,
-    (layer, head, rows): (LayerId, HeadId, &[u32]),
-    bytes: &[u8],
-) {
-    if rows.is_empty() {
-        return;
-    }
-    if rows.iter().zip(rows[0]..).all(|(row, follows)| *row == follows) {
-        return put_rows(restored, way, (layer, head, rows[0] as usize), bytes);
-    }
-    match way {
-        Way::Plain => restored.scatter_rows(layer, head, rows, bytes),
-        Way::Widened(dtype) => {
-            let numbers = widened(bytes, restored.shape().head_dim, *dtype);
-            restored.scatter_rows(layer, head, rows, &numbers);
+impl RowSink<'_> {
+    /// Puts rows of a record from row `start` of a head on into the store.
+    fn put(&mut self, head: HeadId, start: usize, bytes: &[u8]) {
+        match &self.way {
+            Way::Plain => self.store.write_rows(head, start, bytes),
+            Way::Widened(dtype) => {
+                let numbers = widened(bytes, self.head_dim, *dtype);
+                self.store.write_rows(head, start, &numbers);
+            }
+            Way::Codes => self.rounded().write_codes(head, start, bytes),
+            Way::Exact => self.rounded().write_exact(head, start, bytes),
         }
-        Way::Codes => {
-            let store = restored.store_mut().rounded_mut().expect("asked before");
-            store.scatter_codes(layer, head, rows, bytes);
+    }
+
+    /// Puts rows of a record to where an index has moved them.
+    fn put_moved(&mut self, head: HeadId, rows: &[u32], bytes: &[u8]) {
+        if rows.is_empty() {
+            return;
         }
-        Way::Exact => {
-            let row_bytes = bytes.len() / rows.len();
-            for (row, bytes) in rows.iter().zip(bytes.chunks_exact(row_bytes)) {
-                put_rows(restored, way, (layer, head, *row as usize), bytes);
+        if rows.iter().zip(rows[0]..).all(|(row, follows)| *row == follows) {
+            return self.put(head, rows[0] as usize, bytes);
+        }
+        match &self.way {
+            Way::Plain => self.store.scatter_rows(head, rows, bytes),
+            Way::Widened(dtype) => {
+                let numbers = widened(bytes, self.head_dim, *dtype);
+                self.store.scatter_rows(head, rows, &numbers);
+            }
+            Way::Codes => self.rounded().scatter_codes(head, rows, bytes),
+            Way::Exact => {
+                let row_bytes = bytes.len() / rows.len();
+                for (row, bytes) in rows.iter().zip(bytes.chunks_exact(row_bytes)) {
+                    self.put(head, *row as usize, bytes);
+                }
             }
         }
+    }
+
+    fn rounded(&mut self) -> &mut dyn RoundedLayer {
+        self.store.rounded().expect("asked before")
     }
 }
 
@@ -393,37 +436,49 @@ fn widened(codes: &[u8], head_dim: usize, dtype: DType) -> Vec<u8> {
     bytes
 }
 
-fn read_layer_state(
-    source @ (file, proofs): Source<'_, '_>,
+/// What a layer has of its policy; the vectors of its indexes lie in `memory`.
+fn read_layer_state<'a>(
+    file: &mut RecordReader<'_>,
     layer: LayerId,
     dim: &Dimensions,
-) -> Result<LayerStateRecord, SessionFileError> {
-    let entry = file.directory.only(Kind::State, Some(layer))?.expect("has_all_indexes");
-    let mut state = file.parsed(proofs, entry, |fields| read_state(fields, dim))?;
-    if let LayerStateRecord::Recall(recall) = &mut state {
-        read_index(source, Kind::Index, layer, dim, &mut recall.index)?;
-        if let Some(tokens) = &mut recall.tokens {
-            read_index(source, Kind::TokenIndex, layer, dim, tokens)?;
-        }
+    memory: &'a mut Vec<Vec<u8>>,
+) -> Result<LayerStateRecord<'a>, SessionFileError> {
+    let directory = file.directory;
+    let entry = directory.only(Kind::State, Some(layer))?.expect("has_all_indexes");
+    let mut state = file.parsed(entry, |fields| read_state(fields, dim))?;
+    let LayerStateRecord::Recall(recall) = &mut state else { return Ok(state) };
+    let of = |kind| directory.of(kind, Some(layer));
+    let n = of(Kind::Index).count();
+    let tokens = recall.tokens.iter().flat_map(|_| of(Kind::TokenIndex));
+    let entries: Vec<&Entry> = of(Kind::Index).chain(tokens).collect();
+    if memory.len() < entries.len() {
+        memory.resize(entries.len(), Vec::new());
+    }
+    let mut records = Vec::with_capacity(entries.len());
+    for (entry, memory) in entries.into_iter().zip(memory) {
+        records.push((entry, file.read(entry, memory)?));
+    }
+    let (units, tokens) = records.split_at(n);
+    read_index(units, dim, &mut recall.index)?;
+    if let Some(index) = &mut recall.tokens {
+        read_index(tokens, dim, index)?;
     }
     Ok(state)
 }
 
-fn read_index(
-    (file, proofs): Source<'_, '_>,
-    kind: Kind,
-    layer: LayerId,
+fn read_index<'a>(
+    records: &[(&Entry, &'a [u8])],
     dim: &Dimensions,
-    index: &mut IndexRecord,
+    index: &mut IndexRecord<'a>,
 ) -> Result<(), SessionFileError> {
     let mut end = 0;
-    for (i, entry) in file.directory.of(kind, Some(layer)).enumerate() {
+    for (i, (entry, bytes)) in records.iter().enumerate() {
         let is_coded = entry.key.format == 1;
         if i > 0 && is_coded != index.is_coded {
             return Err(SessionFileError::Inconsistent("the type of an index"));
         }
         index.is_coded = is_coded;
-        file.parsed(proofs, entry, |fields| index.read_batches(fields, dim))?;
+        all_of(bytes, |fields| index.read_batches(fields, dim))?;
         let span = &entry.key.span;
         let last = index.batches.last().map_or(0, |(end, _)| *end);
         if span.start != end || span.is_empty() || span.end != last {

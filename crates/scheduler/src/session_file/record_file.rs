@@ -11,19 +11,17 @@ use std::ops::Range;
 use blake3::Hasher;
 use longview_core::{LayerId, RangeSource};
 
-use super::digest::{Digest, digest};
+use super::digest::Digest;
 use super::directory::{Directory, Entry, Key, Kind};
-use super::fields::SliceFields;
 use super::header::{self, FirstBytes, SessionHeader};
-use super::pieces::{self, Claim};
+use super::record_reader::{PIECE, RecordReader, SharedFile};
+use super::side_by_side::side_by_side;
 use crate::error::{DamagedPart, SessionFileError};
 
 /// The file's last bytes.
 const END: &[u8; 8] = b"LVS-end\n";
 /// Place and length of the directory, times that the file was written to, digest, end.
 const TRAILER_BYTES: u64 = 8 + 8 + 8 + 32 + 8;
-/// Bytes that are read at a time.
-const PIECE: usize = 1 << 18;
 /// Trailers that are tried behind an append that did not end.
 const MAX_TRIES: usize = 64;
 
@@ -165,89 +163,37 @@ impl<'a> RecordFile<'a> {
 
     /// The bytes of a record that fits into memory.
     pub fn record(&self, entry: &Entry) -> Result<Vec<u8>, SessionFileError> {
-        let mut bytes = vec![0; in_memory(entry)?];
-        self.source.read_at(entry.at, &mut bytes).map_err(SessionFileError::Read)?;
-        if digest(&bytes) != entry.digest { Err(entry.refuse()) } else { Ok(bytes) }
+        let mut bytes = Vec::new();
+        self.reader().read(entry, &mut bytes)?;
+        Ok(bytes)
     }
 
-    /// Calls `read`, which reads records with the proofs that it gets. What is made of these must
-    /// not be used unless this succeeds. The error is that of the first record that is damaged, if
-    /// one is, whatever `read` made of it.
-    pub fn proved<T, E: From<SessionFileError>>(
-        &self,
-        read: impl FnOnce(&Proofs<'_>) -> Result<T, E>,
-    ) -> Result<T, E> {
-        pieces::proved(self.end, read)
+    /// What one thread reads records with.
+    pub fn reader(&self) -> RecordReader<'_> {
+        RecordReader::new(self.source, &self.header, &self.directory)
     }
 
-    /// What `parse` makes of all of a record that fits into memory.
-    pub fn parsed<T>(
-        &self,
-        proofs: &Proofs<'_>,
-        entry: &Entry,
-        parse: impl FnOnce(&mut SliceFields<'_>) -> Result<T, SessionFileError>,
-    ) -> Result<T, SessionFileError> {
-        let read = |bytes: &mut [u8]| self.source.read_at(entry.at, bytes);
-        proofs.piece(in_memory(entry)?, Some(entry), read, |bytes| {
-            let mut fields = SliceFields(bytes);
-            let parsed = parse(&mut fields)?;
-            fields.end()?;
-            Ok(parsed)
-        })?
+    /// The file for several threads, where its source may be read by them.
+    pub fn shared(&self) -> Option<SharedFile<'_>> {
+        let Self { header, directory, .. } = self;
+        Some(SharedFile { source: self.source.shared()?, header, directory })
     }
 
-    /// Gives out a record in pieces of whole `unit`s.
-    pub fn pieces(
-        &self,
-        proofs: &Proofs<'_>,
-        entry: &Entry,
-        unit: usize,
-        mut take: impl FnMut(u64, &[u8]),
-    ) -> Result<(), SessionFileError> {
-        let step = (PIECE / unit.max(1)).max(1) * unit.max(1);
-        let mut at = 0;
-        loop {
-            let len = (entry.len - at).min(step as u64);
-            let end = (at + len == entry.len).then_some(entry);
-            let read = |out: &mut [u8]| self.source.read_at(entry.at + at, out);
-            proofs.piece(len as usize, end, read, |bytes| take(at, bytes))?;
-            at += len;
-            if end.is_some() {
-                return Ok(());
+    /// Compares every record with its digest, on up to `n_threads` threads.
+    pub fn verify(&self, n_threads: usize) -> Result<(), SessionFileError> {
+        let verify = |reader: &mut RecordReader<'_>, entry| reader.pieces(entry, 1, |_, _| {});
+        let entries = &self.directory.entries;
+        match self.shared() {
+            Some(file) => {
+                let entries = entries.iter().collect();
+                side_by_side(n_threads, entries, || file.reader(), verify).map(drop)
+            }
+            None => {
+                let mut reader = self.reader();
+                entries.iter().try_for_each(|entry| verify(&mut reader, entry))
             }
         }
     }
-
-    /// Compares every record with its digest.
-    pub fn verify(&self) -> Result<(), SessionFileError> {
-        self.proved(|proofs| {
-            let mut entries = self.directory.entries.iter();
-            entries.try_for_each(|entry| self.pieces(proofs, entry, 1, |_, _| {}))
-        })
-    }
-}
-
-/// Proofs of the records of a file.
-pub(super) type Proofs<'a> = pieces::Proofs<'a, Entry>;
-
-impl Claim for Entry {
-    fn digest(&self) -> Digest {
-        self.digest
-    }
-
-    fn refuse(&self) -> SessionFileError {
-        let part = DamagedPart::Record {
-            what: self.key.kind.about(),
-            layer: self.key.layer.map(|layer| layer.index()),
-        };
-        SessionFileError::Damaged { part, bytes: self.bytes() }
-    }
-}
-
-/// The length of a record, which lies within the file.
-fn in_memory(entry: &Entry) -> Result<usize, SessionFileError> {
-    usize::try_from(entry.len)
-        .map_err(|_| SessionFileError::Inconsistent("a record that no memory holds"))
 }
 
 /// The last trailer of a file that is right.

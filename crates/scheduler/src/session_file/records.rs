@@ -3,7 +3,9 @@
 //! Everything that a sequence will index with is checked here, so that a file that somebody made
 //! on purpose is refused and never a panic.
 
-use super::fields::{FieldWriter, Fields};
+use std::borrow::Cow;
+
+use super::fields::{FieldWriter, Fields, SliceFields};
 use super::header::SessionHeader;
 use crate::error::SessionFileError;
 use crate::eviction::KeptRecord;
@@ -139,7 +141,7 @@ impl QueriesRecord {
 }
 
 /// Writes what a layer has of its policy, but for the units of its indexes.
-pub(super) fn write_state(state: &LayerStateRecord, out: &mut FieldWriter) {
+pub(super) fn write_state(state: &LayerStateRecord<'_>, out: &mut FieldWriter) {
     match state {
         LayerStateRecord::Plain => out.u8(0),
         LayerStateRecord::Recall(recall) => {
@@ -157,7 +159,7 @@ pub(super) fn write_state(state: &LayerStateRecord, out: &mut FieldWriter) {
 pub(super) fn read_state(
     file: &mut impl Fields,
     dim: &Dimensions,
-) -> Result<LayerStateRecord, SessionFileError> {
+) -> Result<LayerStateRecord<'static>, SessionFileError> {
     match file.u8()? {
         0 => Ok(LayerStateRecord::Plain),
         1 => Ok(LayerStateRecord::Recall(Box::new(RecallRecord::read(file, dim)?))),
@@ -166,7 +168,7 @@ pub(super) fn read_state(
     }
 }
 
-impl RecallRecord {
+impl RecallRecord<'_> {
     fn write(&self, out: &mut FieldWriter) {
         out.u64(self.n_indexed);
         out.flag(self.is_submitted);
@@ -192,7 +194,9 @@ impl RecallRecord {
             selection.write(out);
         }
     }
+}
 
+impl RecallRecord<'static> {
     fn read(file: &mut impl Fields, dim: &Dimensions) -> Result<Self, SessionFileError> {
         let start = RecallStart::read(file, dim)?;
         let index = read_index_head(file, dim)?;
@@ -226,12 +230,12 @@ impl RecallStart {
         Ok(Self { n_indexed, is_submitted, budgets, projection, low_rank })
     }
 
-    pub fn with(
+    pub fn with<'a>(
         self,
-        index: IndexRecord,
-        tokens: Option<IndexRecord>,
+        index: IndexRecord<'a>,
+        tokens: Option<IndexRecord<'a>>,
         selection: Option<SelectionRecord>,
-    ) -> RecallRecord {
+    ) -> RecallRecord<'a> {
         let Self { n_indexed, is_submitted, budgets, projection, low_rank } = self;
         RecallRecord {
             n_indexed,
@@ -299,7 +303,7 @@ impl LowRankRecord {
 
 /// What an index has beside its units: the width of a landmark, and which of the first units steps
 /// may choose.
-fn write_index_head(index: &IndexRecord, out: &mut FieldWriter) {
+fn write_index_head(index: &IndexRecord<'_>, out: &mut FieldWriter) {
     out.u64(index.width);
     for head in &index.heads {
         out.u64(head.open.len());
@@ -310,7 +314,7 @@ fn write_index_head(index: &IndexRecord, out: &mut FieldWriter) {
 fn read_index_head(
     file: &mut impl Fields,
     dim: &Dimensions,
-) -> Result<IndexRecord, SessionFileError> {
+) -> Result<IndexRecord<'static>, SessionFileError> {
     let width = file.number(2 * dim.d, "the width of an index")?;
     let mut heads = Vec::with_capacity(dim.hkv);
     for _ in 0..dim.hkv {
@@ -327,7 +331,7 @@ pub(super) const COUNT: &str = "more clusters than tokens";
 /// Batches of an index, by their numbers.
 pub(super) type BatchSpan = std::ops::Range<usize>;
 
-impl IndexRecord {
+impl<'a> IndexRecord<'a> {
     /// The rows behind a batch.
     pub fn end_of(&self, batch: usize) -> usize {
         self.batches[batch].0
@@ -359,10 +363,11 @@ impl IndexRecord {
         }
     }
 
-    /// Adds the batches of a record behind those that are there.
-    pub fn read_batches(
+    /// Adds the batches of a record behind those that are there, whose vectors stay where they lie
+    /// if there are no others.
+    pub(super) fn read_batches(
         &mut self,
-        file: &mut impl Fields,
+        file: &mut SliceFields<'a>,
         dim: &Dimensions,
     ) -> Result<(), SessionFileError> {
         let first = self.batches.len();
@@ -381,9 +386,9 @@ impl IndexRecord {
             if file.flag()? {
                 head.radius.extend(file.f32s(n)?);
             }
-            file.append(n.saturating_mul(row_bytes), &mut head.centroids)?;
+            add(&mut head.centroids, file.slice(n.saturating_mul(row_bytes))?);
             if file.flag()? {
-                file.append(n.saturating_mul(2 * row_bytes), &mut head.pairs)?;
+                add(&mut head.pairs, file.slice(n.saturating_mul(2 * row_bytes))?);
             }
         }
         Ok(())
@@ -393,13 +398,20 @@ impl IndexRecord {
     pub fn check(&self) -> Result<(), SessionFileError> {
         let is_whole = |part: usize, whole: usize| part == 0 || part == whole;
         let mut heads = self.heads.iter();
-        let row = |head: &ClustersRecord| head.centroids.len();
-        let sound = |head: &ClustersRecord| {
+        let row = |head: &ClustersRecord<'_>| head.centroids.len();
+        let sound = |head: &ClustersRecord<'_>| {
             is_whole(head.radius.len(), head.sizes.len())
                 && is_whole(head.pairs.len(), 2 * row(head))
                 && head.open.len() <= head.sizes.len()
         };
         if heads.all(sound) { Ok(()) } else { wrong(COUNT) }
+    }
+}
+
+fn add<'a>(to: &mut Cow<'a, [u8]>, bytes: &'a [u8]) {
+    match to.is_empty() {
+        true => *to = Cow::Borrowed(bytes),
+        false => to.to_mut().extend_from_slice(bytes),
     }
 }
 
@@ -451,8 +463,8 @@ fn read_pairs(file: &mut impl Fields, most: usize) -> Result<Vec<[u32; 2]>, Sess
 
 #[cfg(test)]
 mod tests {
-    use super::super::fields::SliceFields;
     use super::super::header::tests::header;
+    use super::super::record_reader::all_of;
     use super::*;
 
     /// Two KV heads of two query heads, width 4, five tokens of eight.
@@ -538,7 +550,7 @@ mod tests {
         assert!(queries(|q| q.pending = vec![0.0; 9]));
     }
 
-    fn kept(rows: [&[[u32; 2]]; 2]) -> Result<LayerStateRecord, SessionFileError> {
+    fn kept(rows: [&[[u32; 2]]; 2]) -> Result<LayerStateRecord<'static>, SessionFileError> {
         let rows = rows.map(<[[u32; 2]]>::to_vec).to_vec();
         let record = KeptRecord { n_indexed: 4, capacity: vec![2, 3], rows, mass: vec![1.5; 7] };
         let state = LayerStateRecord::Kept(record);
@@ -559,7 +571,7 @@ mod tests {
     }
 
     /// Every part that there may be, but for units.
-    fn recall() -> RecallRecord {
+    fn recall() -> RecallRecord<'static> {
         let head = ClustersRecord { open: vec![true, false], ..ClustersRecord::default() };
         let index =
             IndexRecord { width: 4, is_coded: false, batches: vec![], heads: vec![head; 2] };
@@ -623,21 +635,29 @@ mod tests {
                 heads.map(|head| ClustersRecord { open: head.open.clone(), ..Default::default() });
             IndexRecord { width: 4, is_coded: false, batches: Vec::new(), heads: heads.collect() }
         };
-        for ends in [&[2][..], &[1, 2]] {
-            let (mut read, mut start) = (empty(), 0);
-            for end in ends {
-                let write = |o: &mut FieldWriter| index.write_batches(start..*end, 16, o);
-                round_trip(write, |f| read.read_batches(f, &dim())).unwrap();
-                start = *end;
+        let record = |batches: BatchSpan| {
+            let mut out = FieldWriter::default();
+            index.write_batches(batches, 16, &mut out);
+            out.into_bytes()
+        };
+        for spans in [&[0..2][..], &[0..1, 1..2]] {
+            let records: Vec<Vec<u8>> = spans.iter().cloned().map(record).collect();
+            let mut read = empty();
+            for record in &records {
+                all_of(record, |f| read.read_batches(f, &dim())).unwrap();
             }
+            let is_borrowed = matches!(read.heads[0].centroids, Cow::Borrowed(_));
+            assert_eq!(
+                is_borrowed,
+                records.len() == 1,
+                "vectors of one record stay where they lie"
+            );
             read.check().unwrap();
             assert_eq!(read, index);
         }
         // The second batch alone has units that none before it count.
-        let mut late = empty();
-        let read =
-            round_trip(|o| index.write_batches(1..2, 16, o), |f| late.read_batches(f, &dim()));
-        assert!(read.is_err());
+        let (second, mut late) = (record(1..2), empty());
+        assert!(all_of(&second, |f| late.read_batches(f, &dim())).is_err());
         let mut torn = index.clone();
         torn.heads[0].radius.pop();
         assert!(torn.check().is_err());

@@ -13,7 +13,7 @@ use super::fields::FieldWriter;
 use super::file::SessionFile;
 use super::header::{Fingerprint, SessionHeader, dtype_code, rows_code};
 use super::open::{read_places, read_recorded};
-use super::record_file::{Proofs, RecordFile, RecordWriter};
+use super::record_file::{RecordFile, RecordWriter};
 use super::records::{Dimensions, write_places, write_state};
 use super::token_rows::TokenRows;
 use crate::error::{SchedulerError, SessionFileError};
@@ -161,7 +161,7 @@ impl<'a> Before<'a> {
         let n_common = n_common.min(n_read_alike(sequence, file, tokens.len())?);
         let mut orders = Vec::new();
         for layer in sequence.shape().layers() {
-            let there = read_places(Kind::Order, (file, &Proofs::here()), layer)?;
+            let there = read_places(Kind::Order, &mut file.reader(), layer)?;
             orders.push(n_alike(&there, &sequence.places(layer)));
             let of_layer = |entry: &&Entry| entry.key.layer == Some(layer);
             let n_records = file.directory.entries.iter().filter(of_layer).count();
@@ -195,7 +195,7 @@ fn n_read_alike<B: Backend>(
     file: &RecordFile<'_>,
     n_tokens: usize,
 ) -> Result<usize, SessionFileError> {
-    let source = (file, &Proofs::here());
+    let source = &mut file.reader();
     let there = match sequence.shape().layers().next() {
         Some(layer) => read_recorded(source, layer, &Dimensions::of(&file.header))?.last_end,
         None => 0,
@@ -352,7 +352,7 @@ impl Saving<'_, '_, '_> {
     fn state(
         &mut self,
         layer: LayerId,
-        state: &LayerStateRecord,
+        state: &LayerStateRecord<'_>,
         dtype: DType,
     ) -> Result<(), SessionFileError> {
         let mut fields = FieldWriter::default();
@@ -371,7 +371,7 @@ impl Saving<'_, '_, '_> {
         &mut self,
         kind: Kind,
         layer: LayerId,
-        index: &IndexRecord,
+        index: &IndexRecord<'_>,
         dtype: DType,
     ) -> Result<(), SessionFileError> {
         let (format, element) = if index.is_coded { (1, DType::I8) } else { (0, dtype) };

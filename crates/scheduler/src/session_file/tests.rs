@@ -119,7 +119,7 @@ fn only_the_newer_version_is_appended_to() {
         assert_eq!((file.append_at(), file.n_torn_bytes()), (end, 0), "{name}");
         assert_eq!(file.records().is_some(), end.is_some());
         assert_eq!(file.header().n_tokens, 25);
-        file.verify().unwrap();
+        file.verify(2).unwrap();
     }
 }
 
@@ -495,7 +495,7 @@ fn a_record_that_was_changed_is_named_with_its_layer() {
         (entry.at as usize, entry.key.kind)
     };
     file[at + 5] ^= 1;
-    let said = match SessionFile::open(&file).unwrap().verify() {
+    let said = match SessionFile::open(&file).unwrap().verify(2) {
         Err(SessionFileError::Damaged { part: DamagedPart::Record { what, layer }, bytes }) => {
             assert_eq!(bytes.start, at as u64);
             (what, layer)
@@ -695,7 +695,7 @@ fn trailers_of_version_1_say_how_long_the_file_is() {
     let part = |at: usize| {
         let mut damaged = file.clone();
         damaged[at] ^= 1;
-        match SessionFile::open(&damaged).map(SessionFile::verify) {
+        match SessionFile::open(&damaged).map(|file| file.verify(2)) {
             Ok(Err(SessionFileError::Damaged { part, .. }))
             | Err(SessionFileError::Damaged { part, .. }) => part,
             other => panic!("{:?}", other.map(drop)),

@@ -228,7 +228,7 @@ impl Stream<'_> {
     }
 
     /// Takes what stands behind the rows of a layer.
-    pub fn layer(&mut self, dim: &Dimensions) -> Result<LayerRecord, SessionFileError> {
+    pub fn layer(&mut self, dim: &Dimensions) -> Result<LayerRecord<'static>, SessionFileError> {
         let recorded = RecordedRecord::read(self, dim)?;
         let state = match self.u8()? {
             0 => LayerStateRecord::Plain,
@@ -241,14 +241,14 @@ impl Stream<'_> {
         Ok(LayerRecord { recorded, state })
     }
 
-    fn recall(&mut self, dim: &Dimensions) -> Result<RecallRecord, SessionFileError> {
+    fn recall(&mut self, dim: &Dimensions) -> Result<RecallRecord<'static>, SessionFileError> {
         let start = RecallStart::read(self, dim)?;
         let index = self.index(dim)?;
         let tokens = if self.flag()? { Some(self.index(dim)?) } else { None };
         Ok(start.with(index, tokens, SelectionRecord::read(self, dim)?))
     }
 
-    fn index(&mut self, dim: &Dimensions) -> Result<IndexRecord, SessionFileError> {
+    fn index(&mut self, dim: &Dimensions) -> Result<IndexRecord<'static>, SessionFileError> {
         let width = self.number(2 * dim.d, "the width of an index")?;
         let n_batches = self.number(dim.n_tokens, COUNT)?;
         let mut batches = Vec::new();
@@ -267,6 +267,7 @@ impl Stream<'_> {
                 if self.flag()? { self.bytes(n.saturating_mul(2 * row))? } else { Vec::new() };
             let n_open = self.number(n, COUNT)?;
             let open = (0..n_open).map(|_| self.flag()).collect::<Result<_, _>>()?;
+            let (centroids, pairs) = (centroids.into(), pairs.into());
             heads.push(ClustersRecord { sizes, radius, centroids, pairs, open });
         }
         Ok(IndexRecord { width, is_coded: false, batches, heads })

@@ -8,23 +8,25 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use longview_core::{DType, HeadId, LayerId, decode_f32_into, encode_f32, encode_f32_into, kv8};
+use longview_core::{DType, HeadId, LayerId, encode_f32_into, kv8};
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpError, OpResult};
 
+use super::eight_bit_layer::{EightBitLayer, Scratch, exact_at, rounded_at};
 use super::host_bytes::{HostBytesMut, OpenBytes};
-use super::host_store::{HostStore, RoundedRows, RowRange, Unchanged, scatter, touch_heads};
+use super::host_store::{HostStore, RoundedRows, RowRange, Unchanged};
+use super::layer_store::LayerStore;
 use super::segmented_bytes::SegmentedBytes;
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
 
 /// Bytes of the host, which kernels reach or do not.
-enum Memory<B: Backend> {
+pub(super) enum Memory<B: Backend> {
     Mapped(Arc<B>, B::Buffer),
     Plain(Box<dyn HostBytesMut>),
 }
 
 impl<B: Backend> Memory<B> {
-    fn read(&self, at: usize, out: &mut [u8]) {
+    pub fn read(&self, at: usize, out: &mut [u8]) {
         match self {
             Self::Plain(bytes) => bytes.read(at, out),
             Self::Mapped(backend, buffer) => {
@@ -34,7 +36,7 @@ impl<B: Backend> Memory<B> {
         }
     }
 
-    fn write(&mut self, at: usize, bytes: &[u8]) {
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
         match self {
             Self::Plain(all) => all.write(at, bytes),
             Self::Mapped(backend, buffer) => {
@@ -124,11 +126,11 @@ impl<B: Backend> Source<B> {
 }
 
 /// The rows of one layer.
-struct LayerForms<B: Backend> {
-    rounded: Memory<B>,
-    exact: Memory<B>,
+pub(super) struct LayerForms<B: Backend> {
+    pub rounded: Memory<B>,
+    pub exact: Memory<B>,
     /// Rows of each head that are there in full, beside the first ones.
-    held: Vec<Range<usize>>,
+    pub held: Vec<Range<usize>>,
 }
 
 /// Rows of 8 bits, and first and recent rows in full.
@@ -139,9 +141,7 @@ pub struct EightBitStore<B: Backend> {
     layers: Vec<LayerForms<B>>,
     /// Of the rounded rows.
     unchanged: Unchanged,
-    /// Memory to reuse.
-    bytes: Vec<u8>,
-    numbers: Vec<f32>,
+    scratch: Scratch,
 }
 
 impl<B: Backend> EightBitStore<B> {
@@ -183,45 +183,15 @@ impl<B: Backend> EightBitStore<B> {
             let held = vec![layout.sinks..layout.sinks; shape.n_kv_heads];
             layers.push(LayerForms { rounded, exact, held });
         }
-        let (bytes, numbers) = (Vec::new(), vec![0.0; 2 * shape.head_dim]);
-        let unchanged = Unchanged::new(shape);
-        Ok(Some(Self { source, shape: shape.clone(), layout, layers, unchanged, bytes, numbers }))
+        let (unchanged, scratch) = (Unchanged::new(shape), Scratch::default());
+        Ok(Some(Self { source, shape: shape.clone(), layout, layers, unchanged, scratch }))
     }
 
-    fn rounded_at(&self, head: HeadId, row: usize) -> usize {
-        assert!(row <= self.shape.capacity, "row {row} of {}", self.shape.capacity);
-        (head.index() * self.shape.capacity + row) * kv8::row_bytes(self.shape.head_dim)
-    }
-
-    fn exact_at(&self, head: HeadId, row: usize) -> usize {
-        (head.index() * self.layout.rows() + self.layout.row(row)) * self.shape.row_bytes()
-    }
-
-    /// Notes that rows of a head were written in full.
-    fn hold(&mut self, layer: LayerId, head: HeadId, rows: Range<usize>) {
-        let held = &mut self.layers[layer].held[head];
-        // Rows behind a gap, or before what is held, begin anew; what follows them is gone.
-        let follows = (held.start..=held.end).contains(&rows.start);
-        let start = if follows { held.start } else { rows.start };
-        *held = start.max(rows.end.saturating_sub(self.layout.ring))..rows.end;
-    }
-
-    /// Gives first rows that have changed their place the numbers of their codes.
-    fn renew_first_rows(&mut self, layer: LayerId, head: HeadId, start: usize, order: &[u32]) {
-        let moved = order.iter().enumerate().filter(|(i, from)| *i != **from as usize);
-        let rows = moved.map(|(i, _)| start + i).take_while(|row| *row < self.layout.sinks);
-        let rows: Vec<usize> = rows.collect();
-        rows.into_iter().for_each(|row| self.renew_first_row(layer, head, row));
-    }
-
-    /// Gives a first row the numbers of its codes.
-    fn renew_first_row(&mut self, layer: LayerId, head: HeadId, row: usize) {
-        let mut encoded = vec![0; kv8::row_bytes(self.shape.head_dim)];
-        self.layers[layer].rounded.read(self.rounded_at(head, row), &mut encoded);
-        kv8::decode(&encoded, &mut self.numbers);
-        let bytes = encode_f32(self.shape.kv_dtype, &self.numbers);
-        let at = self.exact_at(head, row);
-        self.layers[layer].exact.write(at, &bytes);
+    /// A layer, to be written.
+    fn layer(&mut self, layer: LayerId) -> EightBitLayer<'_, B> {
+        let Self { shape, layout, layers, unchanged, .. } = self;
+        let (forms, unchanged) = (&mut layers[layer], &mut unchanged.layers_mut()[layer]);
+        EightBitLayer { shape, layout, forms, unchanged }
     }
 
     fn is_exact(&self, layer: LayerId, head: HeadId, row: usize) -> bool {
@@ -245,14 +215,15 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
         let rounded_row = kv8::row_bytes(head_dim);
         let mut rounded = vec![0; rows.len() * rounded_row];
         let forms = &self.layers[layer];
-        forms.rounded.read(self.rounded_at(head, rows.start), &mut rounded);
+        forms.rounded.read(rounded_at(&self.shape, head, rows.start), &mut rounded);
         let (mut numbers, mut bytes) = (vec![0.0; 2 * head_dim], Vec::with_capacity(out.len()));
         let encoded = rounded.chunks_exact(rounded_row);
         for ((row, encoded), out) in
             rows.zip(encoded).zip(out.chunks_exact_mut(self.shape.row_bytes()))
         {
             if self.is_exact(layer, head, row) {
-                forms.exact.read(self.exact_at(head, row), out);
+                let at = exact_at(&self.shape, &self.layout, head, row);
+                forms.exact.read(at, out);
                 continue;
             }
             kv8::decode(encoded, &mut numbers);
@@ -263,40 +234,17 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
     }
 
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
-        let (head_dim, dtype, row_bytes) =
-            (self.shape.head_dim, self.shape.kv_dtype, self.shape.row_bytes());
-        let rounded_row = kv8::row_bytes(head_dim);
-        let rows = start..start + bytes.len() / row_bytes;
-        assert!(rows.end <= self.shape.capacity, "row {} of {}", rows.end, self.shape.capacity);
-        let (mut rounded, mut numbers) =
-            (std::mem::take(&mut self.bytes), std::mem::take(&mut self.numbers));
-        rounded.clear();
-        rounded.resize(rows.len() * rounded_row, 0);
-        let encoded = rounded.chunks_exact_mut(rounded_row);
-        for ((row, encoded), bytes) in rows.clone().zip(encoded).zip(bytes.chunks_exact(row_bytes))
-        {
-            decode_f32_into(dtype, bytes, &mut numbers);
-            let (key, value) = numbers.split_at(head_dim);
-            kv8::encode(key, value, encoded);
-            // Of a run that is longer than the ring the last rows stay.
-            if row < self.layout.sinks || row + self.layout.ring >= rows.end {
-                let at = self.exact_at(head, row);
-                self.layers[layer].exact.write(at, bytes);
-            }
-        }
-        let at = self.rounded_at(head, start);
-        self.unchanged.written(layer, start);
-        self.layers[layer].rounded.write(at, &rounded);
-        (self.bytes, self.numbers) = (rounded, numbers);
-        self.hold(layer, head, rows);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        self.layer(layer).write(&mut scratch, head, start, bytes);
+        self.scratch = scratch;
     }
 
-    fn expect_rows(&mut self, layer: LayerId, n_rows: usize) {
-        let row_bytes = kv8::row_bytes(self.shape.head_dim);
-        if let Memory::Mapped(backend, buffer) = &mut self.layers[layer].rounded {
-            let all = backend.host_bytes_mut(buffer).expect("made by alloc_host");
-            touch_heads(&**backend, all, self.shape.capacity * row_bytes, n_rows * row_bytes);
-        }
+    fn layers_mut(&mut self) -> Vec<Box<dyn LayerStore + '_>> {
+        let Self { shape, layout, layers, unchanged, .. } = self;
+        let layer = |(forms, unchanged)| -> Box<dyn LayerStore> {
+            Box::new(EightBitLayer { shape, layout, forms, unchanged })
+        };
+        layers.iter_mut().zip(unchanged.layers_mut()).map(layer).collect()
     }
 
     fn buffer(&self, _layer: LayerId) -> Option<&B::Buffer> {
@@ -337,8 +285,7 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
             layout: *layout,
             layers,
             unchanged: unchanged.clone(),
-            bytes: Vec::new(),
-            numbers: vec![0.0; 2 * shape.head_dim],
+            scratch: Scratch::default(),
         }))
     }
 
@@ -366,17 +313,19 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
         scratch.clear();
         scratch.resize(2 * n_bytes, 0);
         let (old, new) = scratch.split_at_mut(n_bytes);
-        let at = self.rounded_at(head, start);
-        self.unchanged.written(layer, start);
-        self.layers[layer].rounded.read(at, old);
+        let at = rounded_at(&self.shape, head, start);
+        let mut rows = self.layer(layer);
+        rows.changes_from(start);
+        rows.forms.rounded.read(at, old);
         for (row, from) in new.chunks_exact_mut(row_bytes).zip(order) {
             row.copy_from_slice(&old[*from as usize * row_bytes..][..row_bytes]);
         }
-        self.layers[layer].rounded.write(at, new);
-        let held = &mut self.layers[layer].held[head];
+        rows.forms.rounded.write(at, new);
+        let held = &mut rows.forms.held[head];
         let first = held.start.max(start + order.len());
         *held = first..held.end.max(first);
-        self.renew_first_rows(layer, head, start, order);
+        let moved = order.iter().enumerate().filter(|(i, from)| *i != **from as usize);
+        rows.renew_first_rows(head, moved.map(|(i, _)| start + i));
     }
 
     fn move_to(&mut self, backend: &Arc<B>) -> OpResult<()> {
@@ -427,15 +376,11 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
 
     fn note_written(&mut self, layer: LayerId, rows: Range<usize>) {
         for head in self.shape.heads() {
-            self.hold(layer, head, rows.clone());
+            self.layer(layer).hold(head, rows.clone());
         }
     }
 
     fn rounded(&self) -> Option<&dyn RoundedRows> {
-        Some(self)
-    }
-
-    fn rounded_mut(&mut self) -> Option<&mut dyn RoundedRows> {
         Some(self)
     }
 
@@ -478,42 +423,8 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
 
 impl<B: Backend> RoundedRows for EightBitStore<B> {
     fn read_codes(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]) {
-        self.layers[layer].rounded.read(self.rounded_at(head, rows.start), out);
-    }
-
-    fn write_codes(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
-        let rows = start..start + bytes.len() / kv8::row_bytes(self.shape.head_dim);
-        assert!(rows.end <= self.shape.capacity, "row {} of {}", rows.end, self.shape.capacity);
-        let at = self.rounded_at(head, start);
-        self.unchanged.written(layer, start);
-        self.layers[layer].rounded.write(at, bytes);
-        self.layers[layer].held[head] = rows.end..rows.end;
-        for row in rows.start..rows.end.min(self.layout.sinks) {
-            self.renew_first_row(layer, head, row);
-        }
-    }
-
-    fn scatter_codes(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]) {
-        let (Some(first), Some(last)) = (rows.iter().min(), rows.iter().max()) else { return };
-        let (row_bytes, end) = (kv8::row_bytes(self.shape.head_dim), *last as usize + 1);
-        let range = self.rounded_at(head, 0)..self.rounded_at(head, end);
-        self.unchanged.written(layer, *first as usize);
-        match &mut self.layers[layer].rounded {
-            Memory::Mapped(backend, buffer) => {
-                let all = backend.host_bytes_mut(buffer).expect("made by alloc_host");
-                scatter(&mut all[range], rows, bytes);
-            }
-            Memory::Plain(all) => {
-                for (row, bytes) in rows.iter().zip(bytes.chunks_exact(row_bytes)) {
-                    all.write(range.start + *row as usize * row_bytes, bytes);
-                }
-            }
-        }
-        self.layers[layer].held[head] = end..end;
-        let n_first = self.layout.sinks;
-        for row in rows.iter().filter(|row| (**row as usize) < n_first) {
-            self.renew_first_row(layer, head, *row as usize);
-        }
+        let at = rounded_at(&self.shape, head, rows.start);
+        self.layers[layer].rounded.read(at, out);
     }
 
     fn exact_rows(&self, layer: LayerId) -> [Range<usize>; 2] {
@@ -522,22 +433,6 @@ impl<B: Backend> RoundedRows for EightBitStore<B> {
         let end = held.iter().map(|held| held.end).min().unwrap_or(0);
         [0..self.layout.sinks, start..end.max(start)]
     }
-
-    fn write_exact(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
-        let recent = self.layers[layer].held[head].end.saturating_sub(self.layout.ring);
-        for (row, bytes) in (start..).zip(bytes.chunks_exact(self.shape.row_bytes())) {
-            if row < self.layout.sinks || row >= recent {
-                let at = self.exact_at(head, row);
-                self.layers[layer].exact.write(at, bytes);
-            }
-        }
-    }
-
-    fn hold_exact(&mut self, layer: LayerId, rows: Range<usize>) {
-        for held in self.layers[layer].held.iter_mut().filter(|held| held.end == rows.end) {
-            held.start = rows.start.max(rows.end.saturating_sub(self.layout.ring));
-        }
-    }
 }
 
 #[cfg(test)]
@@ -545,6 +440,7 @@ mod tests {
     use longview_ops::ReferenceBackend;
 
     use super::super::fixture::{row, shape, stored};
+    use super::super::layer_store::RoundedLayer;
     use super::*;
     use crate::layout::HostRows;
 
@@ -648,16 +544,16 @@ mod tests {
             let mut codes = vec![0; 8 * kv8::row_bytes(4)];
             store.read_codes(LAYER, HEAD, 0..8, &mut codes);
             let (first, second) = codes.split_at(3 * kv8::row_bytes(4));
-            again.write_codes(LAYER, HEAD, 0, first);
-            again.write_codes(LAYER, HEAD, 3, second);
+            again.layer(LAYER).write_codes(HEAD, 0, first);
+            again.layer(LAYER).write_codes(HEAD, 3, second);
             for rows in [0..1, recent.clone()] {
                 let mut exact = vec![0; rows.len() * eight_bits().row_bytes()];
                 store.read_rows(LAYER, HEAD, rows.clone(), &mut exact);
                 // In two pieces.
                 let (one, rest) = exact.split_at(eight_bits().row_bytes());
-                again.write_exact(LAYER, HEAD, rows.start, one);
-                again.write_exact(LAYER, HEAD, rows.start + 1, rest);
-                again.hold_exact(LAYER, rows);
+                again.layer(LAYER).write_exact(HEAD, rows.start, one);
+                again.layer(LAYER).write_exact(HEAD, rows.start + 1, rest);
+                again.layer(LAYER).hold_exact(rows);
             }
             check(&again, &[0, 1, 2, 3, 4, 5, 6, 7], &[0, 5, 6, 7]);
             assert_eq!(again.layers[LAYER].held[HEAD], recent);
@@ -671,10 +567,10 @@ mod tests {
             write(&mut store, 0..8);
             let mut codes = vec![0; 8 * kv8::row_bytes(4)];
             store.read_codes(LAYER, HEAD, 0..8, &mut codes);
-            again.write_codes(LAYER, HEAD, 0, &codes);
+            again.layer(LAYER).write_codes(HEAD, 0, &codes);
             check(&again, &[0, 1, 2, 3, 4, 5, 6, 7], &[]);
             // Rows that are not the last ones have no place in the ring.
-            again.hold_exact(LAYER, 4..6);
+            again.layer(LAYER).hold_exact(4..6);
             assert_eq!(again.layers[LAYER].held[HEAD], 8..8);
         }
     }

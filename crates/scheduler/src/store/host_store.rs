@@ -13,8 +13,8 @@ use longview_core::{HeadId, LayerId};
 use longview_ops::{Backend, ForkSpans, OpError, OpResult};
 
 use super::host_bytes::{HostBytesMut, OpenBytes};
+use super::layer_store::{LayerStore, MappedLayer, PlainLayer};
 use super::segmented_bytes::SegmentedBytes;
-use super::together::{together, touch};
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
 
@@ -29,18 +29,8 @@ pub trait HostStore<B: Backend>: Send + Sync {
     /// Overwrites rows from `start` with `bytes` (whole rows).
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]);
 
-    /// Overwrites the rows `rows` of one head, one after the other, with `bytes`. Where there are
-    /// many of them this is faster than to write each for itself.
-    fn scatter_rows(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]) {
-        let row_bytes = bytes.len() / rows.len().max(1);
-        for (row, bytes) in rows.iter().zip(bytes.chunks_exact(row_bytes.max(1))) {
-            self.write_rows(layer, head, *row as usize, bytes);
-        }
-    }
-
-    /// Gets memory for the first `n_rows` rows of a layer, all of which are about to be written,
-    /// with all threads of the backend. Without it the first write to a page does so.
-    fn expect_rows(&mut self, _layer: LayerId, _n_rows: usize) {}
+    /// Each layer for itself, in their order: to be filled by several threads at once.
+    fn layers_mut(&mut self) -> Vec<Box<dyn LayerStore + '_>>;
 
     /// The layer's rows as a buffer that kernels of the device read and write; `None` if they
     /// cannot.
@@ -109,11 +99,6 @@ pub trait HostStore<B: Backend>: Send + Sync {
         None
     }
 
-    /// As [`HostStore::rounded`], to be written.
-    fn rounded_mut(&mut self) -> Option<&mut dyn RoundedRows> {
-        None
-    }
-
     /// Kernels have written these rows of all heads, in both forms.
     fn note_written(&mut self, _layer: LayerId, _rows: Range<usize>) {}
 
@@ -130,21 +115,8 @@ pub trait RoundedRows {
     /// Copies the codes of whole rows into `out`.
     fn read_codes(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]);
 
-    /// Overwrites rows from `start` on with codes; none of them is there in full then, but for
-    /// first rows, which are what their codes say.
-    fn write_codes(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]);
-
-    /// As [`RoundedRows::write_codes`], of the rows `rows`, one after the other.
-    fn scatter_codes(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]);
-
     /// First rows and recent rows that every head has in full; some may be beyond the last token.
     fn exact_rows(&self, layer: LayerId) -> [Range<usize>; 2];
-
-    /// Rows in full, as far as there is room for them; their codes stay.
-    fn write_exact(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]);
-
-    /// Says that these rows of all heads were given in full. They count if they are the last ones.
-    fn hold_exact(&mut self, layer: LayerId, rows: Range<usize>);
 }
 
 /// The start of a run of rows.
@@ -181,16 +153,6 @@ impl<B: Backend> MappedStore<B> {
     }
 }
 
-/// Gets memory for the first bytes, `used` of them, of each head's `head_bytes`.
-pub(super) fn touch_heads<B: Backend>(backend: &B, all: &mut [u8], head_bytes: usize, used: usize) {
-    let mut tasks = Vec::new();
-    for head in all.chunks_mut(head_bytes.max(1)) {
-        let used = used.min(head.len());
-        touch(&mut head[..used], &mut tasks);
-    }
-    together(backend, tasks);
-}
-
 fn alloc_layer<B: Backend>(
     backend: &B,
     shape: &KvShape,
@@ -213,18 +175,13 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         all[range].copy_from_slice(bytes);
     }
 
-    fn scatter_rows(&mut self, layer: LayerId, head: HeadId, rows: &[u32], bytes: &[u8]) {
-        let Some(first) = rows.iter().min() else { return };
-        self.unchanged.written(layer, *first as usize);
-        let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
-        let of_head = &mut all[self.shape.row_bytes_range(head, 0..self.shape.capacity)];
-        scatter(of_head, rows, bytes);
-    }
-
-    fn expect_rows(&mut self, layer: LayerId, n_rows: usize) {
-        let row_bytes = self.shape.row_bytes();
-        let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
-        touch_heads(&*self.backend, all, self.shape.capacity * row_bytes, n_rows * row_bytes);
+    fn layers_mut(&mut self) -> Vec<Box<dyn LayerStore + '_>> {
+        let Self { backend, layers, unchanged, shape } = self;
+        let layer = |(buffer, unchanged)| -> Box<dyn LayerStore> {
+            let bytes = backend.host_bytes_mut(buffer).expect("made by alloc_host");
+            Box::new(MappedLayer { shape, bytes, unchanged })
+        };
+        layers.iter_mut().zip(unchanged.layers_mut()).map(layer).collect()
     }
 
     fn buffer(&self, layer: LayerId) -> Option<&B::Buffer> {
@@ -308,6 +265,11 @@ impl Unchanged {
         self.0[layer] = self.0[layer].min(start);
     }
 
+    /// The same number of each layer.
+    pub fn layers_mut(&mut self) -> &mut [usize] {
+        &mut self.0
+    }
+
     /// Lets `put` share the first `n_rows` rows of a layer, `width` elements each, where a fork
     /// would copy many of them. Returns whether it did.
     pub fn share(
@@ -339,14 +301,6 @@ impl Unchanged {
     ) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
         let written = self.0[layer].min(n_rows)..n_rows;
         (shape.row_spans(0..n_rows, width), shape.row_spans(written, width))
-    }
-}
-
-/// Copies rows, which follow each other in `bytes`, to those places of `all`.
-pub(super) fn scatter(all: &mut [u8], rows: &[u32], bytes: &[u8]) {
-    let row_bytes = bytes.len() / rows.len();
-    for (row, bytes) in rows.iter().zip(bytes.chunks_exact(row_bytes)) {
-        all[*row as usize * row_bytes..][..row_bytes].copy_from_slice(bytes);
     }
 }
 
@@ -384,6 +338,14 @@ impl<B: Backend> HostStore<B> for PlainStore {
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
         let rows = start..start + bytes.len() / self.shape.row_bytes();
         self.layers[layer].write(self.shape.row_bytes_range(head, rows).start, bytes);
+    }
+
+    fn layers_mut(&mut self) -> Vec<Box<dyn LayerStore + '_>> {
+        let mut layers: Vec<Box<dyn LayerStore + '_>> = Vec::with_capacity(self.layers.len());
+        for bytes in &mut self.layers {
+            layers.push(Box::new(PlainLayer { shape: &self.shape, bytes: &mut **bytes }));
+        }
+        layers
     }
 
     fn buffer(&self, _layer: LayerId) -> Option<&B::Buffer> {

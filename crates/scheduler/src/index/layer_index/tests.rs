@@ -97,7 +97,9 @@ fn a_fork_and_its_origin_are_changed_without_each_other() {
     for backend in [R::new(), separate_device()] {
         let index = empty(&backend).with_pairs(&backend).unwrap().with_owners(9);
         let mut index = filled(&backend, index);
-        let before = index.record(&backend);
+        let same = filled(&backend, empty(&backend).with_pairs(&backend).unwrap().with_owners(9));
+        let before = same.record(&backend);
+        assert_eq!(index.record(&backend), before);
         let mut fork = index.fork(&backend).unwrap();
         assert!(Arc::ptr_eq(&index.heads, &fork.heads), "the host's copy is there once");
         fork.truncate(&backend, 9, 2).unwrap();
@@ -218,8 +220,9 @@ fn a_record_makes_the_same_index() {
 #[test]
 fn a_record_of_another_index_is_refused() {
     let backend = R::new();
-    let record = filled(&backend, empty(&backend)).record(&backend);
-    let load = |index: LayerIndex<R>, record: IndexRecord| {
+    let index = filled(&backend, empty(&backend));
+    let record = index.record(&backend);
+    let load = |index: LayerIndex<R>, record: IndexRecord<'_>| {
         let mut index = index;
         let is_taken = index.load(&backend, 2, record).unwrap();
         assert_eq!(is_taken, index.n_used(0) > 0, "nothing of a refused record stays");
@@ -232,7 +235,7 @@ fn a_record_of_another_index_is_refused() {
     let paired = empty(&backend).with_pairs(&backend).unwrap();
     assert!(!load(paired, record.clone()), "mean values are missing");
     let mut short = record.clone();
-    short.heads[1].centroids.pop();
+    short.heads[1].centroids.to_mut().pop();
     assert!(!load(empty(&backend), short));
     let mut short = record.clone();
     short.heads[1].radius.pop();

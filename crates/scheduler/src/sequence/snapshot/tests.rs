@@ -15,7 +15,7 @@ use crate::session_file::{
 
 /// Ten tokens: a sink, six rows in two batches, three pending. Head 0 has units of 2, 1 and 3
 /// rows, head 1 of 3 and 3.
-fn sound() -> RecallRecord {
+fn sound() -> RecallRecord<'static> {
     let units = |sizes: &[u32]| ClustersRecord { sizes: sizes.to_vec(), ..Default::default() };
     let batches = vec![(4, vec![2, 1]), (7, vec![3, 2])];
     let heads = vec![units(&[2, 1, 3]), units(&[3, 3])];
@@ -32,7 +32,7 @@ fn sound() -> RecallRecord {
     }
 }
 
-fn is_sound(change: impl FnOnce(&mut RecallRecord)) -> bool {
+fn is_sound(change: impl FnOnce(&mut RecallRecord<'_>)) -> bool {
     let mut record = sound();
     change(&mut record);
     record.is_sound(1, 8, 10)
@@ -102,7 +102,7 @@ fn places_are_kept_as_far_as_rows_are_out_of_order() {
         assert_eq!(saved, &positions[..18]);
     }
     let mut other = restored(clusters(), 20);
-    other.set_places(LayerId(1), &places);
+    other.layer(LayerId(1)).0.set_places(&places);
     assert_eq!(other.sequence.layers[1].positions, sequence.layers[1].positions);
     assert_eq!(other.sequence.layers[1].permuted_to, 18);
 }
@@ -113,14 +113,17 @@ fn a_layer_that_was_recorded_is_there_again() {
     let sequence = prefilled(in_place(clusters()), 20);
     let mut other = restored(clusters(), 20);
     for layer in shape().layers() {
-        other.set_places(layer, &sequence.places(layer));
+        let (mut place, mut rows) = other.layer(layer);
+        place.set_places(&sequence.places(layer));
         for head in shape().heads() {
             let mut bytes = vec![0; 20 * 32];
             sequence.store.read_rows(layer, head, 0..20, &mut bytes);
-            other.write_rows(layer, head, 0, &bytes);
+            rows.write_rows(head, 0, &bytes);
         }
         let record = pollster::block_on(sequence.layer_record(layer)).unwrap();
-        other.set_layer(layer, record).unwrap();
+        let loaded = place.set(record).unwrap();
+        drop(rows);
+        other.note_loaded(layer, loaded);
     }
     let other = pollster::block_on(other.finish()).unwrap();
     check_rows(&other);
@@ -184,9 +187,13 @@ fn recorded_nothing() -> RecordedRecord {
     RecordedRecord { gram_q, gram_k, ..Default::default() }
 }
 
-fn set(policy: Policy, n_tokens: usize, state: LayerStateRecord) -> Result<(), SchedulerError> {
+fn set(
+    policy: Policy,
+    n_tokens: usize,
+    state: LayerStateRecord<'_>,
+) -> Result<LoadedLayer, SchedulerError> {
     let record = LayerRecord { recorded: recorded_nothing(), state };
-    restored(policy, n_tokens).set_layer(LayerId(0), record)
+    restored(policy, n_tokens).layer(LayerId(0)).0.set(record)
 }
 
 /// Four places, a ring of six: a stride of eleven for each of four query heads.
@@ -225,8 +232,9 @@ fn a_layer_is_in_the_state_that_its_policy_asks_for() {
 fn a_window_has_no_rows_out_of_order() {
     let mut permuted = restored(streaming(), 3);
     let positions = vec![vec![1, 0], vec![0, 1]];
-    permuted.set_places(LayerId(0), &PlacesRecord { permuted_to: 2, positions });
+    let (mut place, _) = permuted.layer(LayerId(0));
+    place.set_places(&PlacesRecord { permuted_to: 2, positions });
     let state = LayerStateRecord::Plain;
     let record = LayerRecord { recorded: recorded_nothing(), state };
-    assert!(permuted.set_layer(LayerId(0), record).is_err());
+    assert!(place.set(record).is_err());
 }
