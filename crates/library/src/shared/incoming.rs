@@ -147,6 +147,10 @@ impl RangeSource for Incoming {
         part.as_mut().ok_or(io::ErrorKind::NotFound)?.read_at(at, out)
     }
 
+    fn shared(&self) -> Option<&(dyn RangeSource + Sync)> {
+        Some(self)
+    }
+
     fn is_here(&self, at: u64, len: u64) -> bool {
         let (record, progress) = (&self.work.record, self.work.progress());
         let end = at.saturating_add(len).min(record.bytes);

@@ -6,6 +6,8 @@
 //! never change: whoever appends writes new ones, and a directory that lists old and new ones.
 //! `docs/session-format.md` has every byte. Rows go piece by piece to the host store, so that there
 //! is never a second copy in memory; no sequence is given out before all that it needs was proved.
+//! Layers are independent of each other, so several threads read, prove and place them
+//! ([`mod@side_by_side`]).
 //! Everything is little-endian and fixed by that document, never by how Rust lays out a type.
 //!
 //! [`record_file`] is the outermost layer (header, records, directory, trailer), [`header`] what
