@@ -46,7 +46,7 @@ fn what_was_appended_goes_on_to_the_bit() {
                 (0..steps).for_each(|_| sim.decode(2));
                 assert!(append(&mut sim, &policy, &mut file), "{what}");
                 assert!(file.starts_with(&before), "{what}: what was there stays");
-                SessionFile::open(&file).and_then(SessionFile::verify).expect("a whole file");
+                SessionFile::open(&file).and_then(|file| file.verify(2)).expect("a whole file");
                 let mut twin = reopened(&sim, &file, &shape);
                 assert!(save(&mut twin, &policy) == save(&mut sim, &policy), "{what}");
             }
@@ -126,7 +126,7 @@ fn an_append_that_ends_anywhere_leaves_the_session_before() {
         let opened = SessionFile::open(&cut).expect("the session before");
         assert_eq!(opened.header().n_tokens, n_before);
         assert_eq!(opened.n_torn_bytes(), (len - before.len()) as u64);
-        opened.verify().expect("all of it");
+        opened.verify(2).expect("all of it");
     }
     // The next append overwrites what the last one left.
     let mut cut = file[..file.len() - 7].to_vec();

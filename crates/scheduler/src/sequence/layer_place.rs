@@ -6,10 +6,10 @@ use std::sync::Arc;
 use longview_core::{DType, decode_f32, encode_f32};
 use longview_ops::{Backend, OpResult, ViewMut};
 
-use super::layer_state::{Layer, LayerState};
-use super::snapshot::{
+use super::layer_record::{
     LayerRecord, LayerStateRecord, PlacesRecord, RecallRecord, RecordedRecord, SelectionRecord,
 };
+use super::layer_state::{Layer, LayerState};
 use crate::error::{SchedulerError, SessionFileError};
 use crate::eviction::{Kept, KeptRecord};
 use crate::index::{

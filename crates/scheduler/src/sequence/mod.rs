@@ -16,6 +16,7 @@ mod known_prompt;
 mod known_tokens;
 mod kv_sequence;
 mod layer_place;
+mod layer_record;
 mod layer_state;
 mod options;
 mod past_stream;
@@ -42,14 +43,14 @@ pub use drafted::check_draft;
 pub use known_prompt::PromptLength;
 pub use kv_sequence::{FillRows, Sequence};
 pub(crate) use layer_place::{LayerToFill, LoadedLayer};
+pub(crate) use layer_record::{
+    LayerRecord, LayerStateRecord, PlacesRecord, RecallRecord, RecordedRecord, SelectionRecord,
+};
 pub use layer_state::{Layer, LayerState, Recall};
 pub use options::{HostStoreKind, Placement, SequenceOptions};
 pub use plan::KvPlan;
 pub use prompt_end::PromptEnd;
 pub use scratch::StepScratch;
-pub(crate) use snapshot::{
-    LayerRecord, LayerStateRecord, PlacesRecord, RecallRecord, RecordedRecord, Restored,
-    SelectionRecord,
-};
+pub(crate) use snapshot::Restored;
 pub use sparse_means::BlockCounts;
 pub use step::{SpanMode, Step, StepSpan};

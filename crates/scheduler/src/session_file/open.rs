@@ -219,9 +219,10 @@ fn record_layer<B: Backend>(
     place.set_places(&places);
     let recorded = read_recorded(file, layer, dim)?;
     let mut memory = std::mem::take(&mut file.indexes);
-    let state = match how.is_same {
-        true => read_layer_state(file, layer, dim, &mut memory)?,
-        false => LayerStateRecord::Plain,
+    let state = if how.is_same {
+        read_layer_state(file, layer, dim, &mut memory)?
+    } else {
+        LayerStateRecord::Plain
     };
     let loaded = place.set(LayerRecord { recorded, state })?;
     file.indexes = memory;

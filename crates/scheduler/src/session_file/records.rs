@@ -409,9 +409,10 @@ impl<'a> IndexRecord<'a> {
 }
 
 fn add<'a>(to: &mut Cow<'a, [u8]>, bytes: &'a [u8]) {
-    match to.is_empty() {
-        true => *to = Cow::Borrowed(bytes),
-        false => to.to_mut().extend_from_slice(bytes),
+    if to.is_empty() {
+        *to = Cow::Borrowed(bytes);
+    } else {
+        to.to_mut().extend_from_slice(bytes);
     }
 }
 

@@ -11,87 +11,14 @@ use std::sync::Arc;
 use longview_core::{DType, HeadId, LayerId, encode_f32_into, kv8};
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpError, OpResult};
 
-use super::eight_bit_layer::{EightBitLayer, Scratch, exact_at, rounded_at};
-use super::host_bytes::{HostBytesMut, OpenBytes};
+use super::eight_bit_layer::{EightBitLayer, LayerForms, Scratch, exact_at, rounded_at};
+use super::host_bytes::OpenBytes;
+use super::host_memory::Memory;
 use super::host_store::{HostStore, RoundedRows, RowRange, Unchanged};
 use super::layer_store::LayerStore;
 use super::segmented_bytes::SegmentedBytes;
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
-
-/// Bytes of the host, which kernels reach or do not.
-pub(super) enum Memory<B: Backend> {
-    Mapped(Arc<B>, B::Buffer),
-    Plain(Box<dyn HostBytesMut>),
-}
-
-impl<B: Backend> Memory<B> {
-    pub fn read(&self, at: usize, out: &mut [u8]) {
-        match self {
-            Self::Plain(bytes) => bytes.read(at, out),
-            Self::Mapped(backend, buffer) => {
-                let bytes = backend.host_bytes(buffer).expect("made by alloc_host");
-                out.copy_from_slice(&bytes[at..at + out.len()]);
-            }
-        }
-    }
-
-    pub fn write(&mut self, at: usize, bytes: &[u8]) {
-        match self {
-            Self::Plain(all) => all.write(at, bytes),
-            Self::Mapped(backend, buffer) => {
-                let all = backend.host_bytes_mut(buffer).expect("made by alloc_host");
-                all[at..at + bytes.len()].copy_from_slice(bytes);
-            }
-        }
-    }
-
-    fn buffer(&self) -> Option<&B::Buffer> {
-        match self {
-            Self::Mapped(_, buffer) => Some(buffer),
-            Self::Plain(_) => None,
-        }
-    }
-
-    fn buffer_mut(&mut self) -> Option<&mut B::Buffer> {
-        match self {
-            Self::Mapped(_, buffer) => Some(buffer),
-            Self::Plain(_) => None,
-        }
-    }
-
-    /// Memory with the same elements of `size` bytes in the spans.
-    fn fork(&mut self, spans: ForkSpans<'_>, size: usize, label: String) -> OpResult<Self> {
-        match self {
-            Self::Mapped(backend, buffer) => {
-                let fork = backend.fork_host(buffer, spans, &label)?.expect("made by alloc_host");
-                Ok(Self::Mapped(Arc::clone(backend), fork))
-            }
-            Self::Plain(bytes) => {
-                let used = spans.used.iter().map(|span| span.start * size..span.end * size);
-                let used: Vec<_> = used.collect();
-                let needed = used.iter().map(|span| span.len() as u64).sum();
-                let none = OpError::OutOfMemory { backend: "host", label, bytes: needed };
-                bytes.fork(&used).map(Self::Plain).ok_or(none)
-            }
-        }
-    }
-
-    /// [`Backend::share_host`]; memory of the host alone needs nothing of the kind.
-    fn share(&mut self, spans: ForkSpans<'_>) -> OpResult<bool> {
-        match self {
-            Self::Mapped(backend, buffer) => backend.share_host(buffer, spans),
-            Self::Plain(_) => Ok(false),
-        }
-    }
-
-    fn shared_bytes(&self) -> u64 {
-        match self {
-            Self::Mapped(backend, buffer) => backend.shared_host_bytes(buffer),
-            Self::Plain(bytes) => bytes.shared_bytes(),
-        }
-    }
-}
 
 /// Where memory comes from.
 enum Source<B: Backend> {
@@ -123,14 +50,6 @@ impl<B: Backend> Source<B> {
             }
         }
     }
-}
-
-/// The rows of one layer.
-pub(super) struct LayerForms<B: Backend> {
-    pub rounded: Memory<B>,
-    pub exact: Memory<B>,
-    /// Rows of each head that are there in full, beside the first ones.
-    pub held: Vec<Range<usize>>,
 }
 
 /// Rows of 8 bits, and first and recent rows in full.

@@ -5,9 +5,17 @@ use std::ops::Range;
 use longview_core::{HeadId, decode_f32_into, encode_f32, kv8};
 use longview_ops::Backend;
 
-use super::eight_bit::{LayerForms, Memory};
+use super::host_memory::Memory;
 use super::layer_store::{LayerStore, RoundedLayer, scatter};
 use crate::layout::{DeviceLayout, KvShape};
+
+/// The rows of one layer.
+pub(super) struct LayerForms<B: Backend> {
+    pub rounded: Memory<B>,
+    pub exact: Memory<B>,
+    /// Rows of each head that are there in full, beside the first ones.
+    pub held: Vec<Range<usize>>,
+}
 
 /// Memory to reuse: codes of rows, and the numbers of one.
 #[derive(Default)]

@@ -5,6 +5,7 @@ mod eight_bit_layer;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod host_bytes;
+mod host_memory;
 mod host_store;
 mod layer_rows;
 mod layer_store;

@@ -7,6 +7,8 @@ use super::super::fixture::{
 };
 use super::super::options::{HostStoreKind, Placement};
 use super::*;
+use crate::eviction::KeptRecord;
+use crate::index::ClustersRecord;
 use crate::policy::{BudgetOption, PolicyOptions, Preset};
 use crate::session_file::{
     Fingerprint, FingerprintPart, SaveOptions, SessionContent, SessionFile, restore_sequence,
