@@ -117,15 +117,13 @@ pub async fn restore_sequence_beside<B: Backend>(
             let how = How { stop: &file.stop, dim, is_same };
             let mut layers = restored.shape().layers().collect::<VecDeque<_>>();
             while let Some(next) = layers.front() {
-                // One by one while some are on their way.
-                let is_here = layers.iter().all(|layer| records.is_here(*layer));
-                let waits = !is_here && !records.is_here(*next);
-                if waits && next.index() > 0 && restored.may_be_used() {
+                let n_here = layers.iter().take_while(|layer| records.is_here(**layer)).count();
+                if n_here == 0 && next.index() > 0 && restored.may_be_used() {
                     let coming = ComingSequence { n_layers: next.index(), restored };
                     restored = meanwhile(coming)?.restored;
                 }
-                let n = if is_here { layers.len() } else { 1 };
-                let now: Vec<LayerId> = layers.drain(..n).collect();
+                // One that is on its way is waited for.
+                let now: Vec<LayerId> = layers.drain(..n_here.max(1)).collect();
                 fill_layers(records, &now, &how, &mut restored)?;
             }
         }

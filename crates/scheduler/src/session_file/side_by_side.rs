@@ -5,6 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, scope};
 
+/// Threads that share work at most: each has a record in memory, and a few read and write as fast as
+/// memory allows.
+const MOST: usize = 8;
+
 /// What `work` makes of each item, in the order of items, on up to `n_threads` threads, of which
 /// each has what `begin` makes. Where there are no threads this one does it all.
 ///
@@ -16,7 +20,7 @@ pub(super) fn side_by_side<S, T: Send, R: Send, E: Send>(
     begin: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, T) -> Result<R, E> + Sync,
 ) -> Result<Vec<R>, E> {
-    let n_threads = n_threads.min(items.len());
+    let n_threads = n_threads.min(MOST).min(items.len());
     if n_threads < 2 {
         let mut state = begin();
         return items.into_iter().map(|item| work(&mut state, item)).collect();
