@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, scope};
 
-/// Threads that share work at most: each has a record in memory, and a few read and write as fast as
-/// memory allows.
+/// Threads that share work at most: each has a record in memory, and a few read and write as fast
+/// as memory allows.
 const MOST: usize = 8;
 
 /// What `work` makes of each item, in the order of items, on up to `n_threads` threads, of which
