@@ -23,7 +23,8 @@ pub trait RangeSource {
         true
     }
 
-    /// The same bytes for several threads at once, where these may read them.
+    /// This source for several threads, where they may read at once; `None` where only the thread
+    /// that opened it may.
     fn shared(&self) -> Option<&(dyn RangeSource + Sync)> {
         None
     }
@@ -109,7 +110,7 @@ impl RangeSource for FileSource {
     }
 }
 
-/// A file that is read where nobody has moved to.
+/// A file. Each read says where it begins, so threads need no lock.
 #[cfg(unix)]
 #[derive(Debug)]
 struct OpenFile(File);

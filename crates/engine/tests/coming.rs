@@ -24,10 +24,11 @@ const QUESTION: usize = 40;
 const END: u64 = 16 << 10;
 const BEGIN: u64 = 4 << 10;
 
-/// A file that comes as it is read: what was not read is not there.
+/// A file that comes as it is read: what lies further behind it than `ahead` is not there.
 struct Link<'a> {
     file: &'a [u8],
     come: AtomicU64,
+    ahead: u64,
 }
 
 impl RangeSource for Link<'_> {
@@ -38,13 +39,17 @@ impl RangeSource for Link<'_> {
     fn read_at(&self, at: u64, out: &mut [u8]) -> std::io::Result<()> {
         let end = at + out.len() as u64;
         if end <= self.size().saturating_sub(END) {
-            self.come.fetch_max(end, Ordering::Relaxed);
+            self.come.fetch_max(end + self.ahead, Ordering::Relaxed);
         }
         self.file.read_at(at, out)
     }
 
     fn is_here(&self, at: u64, len: u64) -> bool {
         at + len <= self.come.load(Ordering::Relaxed).max(BEGIN)
+    }
+
+    fn shared(&self) -> Option<&(dyn RangeSource + Sync)> {
+        Some(self)
     }
 }
 
@@ -96,7 +101,8 @@ type Failed = Box<(EngineError, Vec<usize>)>;
 /// The session of a file that comes layer by layer.
 fn come(engine: &mut Engine<Cpu>, file: &[u8], most: usize) -> Result<Came, Failed> {
     let files = engine.session_files().expect("a fingerprint");
-    let (link, prompt) = (Link { file, come: AtomicU64::new(0) }, prompt(engine));
+    let link = Link { file, come: AtomicU64::new(0), ahead: 0 };
+    let prompt = prompt(engine);
     let (mut turns, mut come_before) = (Vec::new(), 0);
     let mut compute = |mut coming: ComingSession<Cpu>| {
         let come = link.come.load(Ordering::Relaxed);
@@ -159,6 +165,40 @@ fn a_question_is_computed_layer_by_layer_while_its_document_comes() {
     }
 }
 
+/// Layers that are there are read by several threads; nothing is computed before the last of them.
+#[test]
+fn layers_may_come_several_at_once() {
+    let mut engine = engine(EngineOptions::default());
+    for policy in policies() {
+        let file = saved(&mut engine, &policy);
+        let mut here = block_on(engine.restore(&file, None)).expect("a session").session;
+        let want = answer(&mut engine, &mut here);
+        for part in [2, 3, 8] {
+            let ahead = file.len() as u64 / part;
+            let link = Link { file: &file, come: AtomicU64::new(0), ahead };
+            let prompt = prompt(&engine);
+            let files = engine.session_files().expect("a fingerprint");
+            let mut turns = Vec::new();
+            let mut compute = |mut coming: ComingSession<Cpu>| {
+                block_on(engine.begin_chunk(&mut coming, 64)).expect("it is computed");
+                turns.push(coming.n_layers());
+                Some(coming)
+            };
+            let never = CancelToken::default();
+            let restored = files.restore_beside(&link, None, &never, (&prompt, &mut compute));
+            let (restored, begun) = block_on(restored).expect("it comes");
+            let mut session = restored.session;
+            // The others are there with the first one, or each is waited for.
+            let waited: &[usize] = if part == 8 { &[1, 2] } else { &[] };
+            assert_eq!(turns, waited, "{ahead} bytes ahead");
+            if let Some(chunk) = begun {
+                block_on(engine.end_chunk(&mut session, chunk)).expect("it ends");
+            }
+            assert_eq!(answer(&mut engine, &mut session), want, "{}, {ahead}", policy.text());
+        }
+    }
+}
+
 #[test]
 fn what_was_begun_is_undone_where_it_cannot_end() {
     let mut engine = engine(EngineOptions::default());
@@ -209,7 +249,7 @@ fn nothing_is_begun_where_the_prompt_goes_another_way() {
     other[DOCUMENT - 1] ^= 1;
     // Another text, the document alone, and one token behind it, which has a step of its own.
     for ids in [&other[..], &whole[..DOCUMENT], &whole[..DOCUMENT + 1]] {
-        let link = Link { file: &file, come: AtomicU64::new(0) };
+        let link = Link { file: &file, come: AtomicU64::new(0), ahead: 0 };
         let mut compute =
             |_| -> Option<ComingSession<Cpu>> { panic!("there is nothing to compute") };
         let never = CancelToken::default();
@@ -218,7 +258,7 @@ fn nothing_is_begun_where_the_prompt_goes_another_way() {
         assert!(begun.is_none() && restored.session.tokens().len() == DOCUMENT);
     }
     // And where nobody computes, it ends.
-    let link = Link { file: &file, come: AtomicU64::new(0) };
+    let link = Link { file: &file, come: AtomicU64::new(0), ahead: 0 };
     let (never, mut compute) = (CancelToken::default(), |_: ComingSession<Cpu>| None);
     let ended = block_on(files.restore_beside(&link, None, &never, (&whole, &mut compute)));
     assert!(matches!(ended, Err(EngineError::Cancelled)));

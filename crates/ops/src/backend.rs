@@ -53,8 +53,8 @@ pub trait Backend: Storage + Send + Sync {
         None
     }
 
-    /// Threads of the host that may work at once beside this queue or in its place: as many as it
-    /// computes with, where it has some, else as many as the machine runs at once.
+    /// Threads that work of the host's own may use, such as opening a file: as many as the device
+    /// computes with where it is the host, else as many as the machine runs at once.
     fn host_threads(&self) -> usize {
         std::thread::available_parallelism().map_or(1, NonZero::get)
     }

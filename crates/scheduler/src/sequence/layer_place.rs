@@ -80,16 +80,17 @@ impl<B: Backend> LayerPlace<'_, B> {
         sums: Arc<[f32]>,
     ) -> Result<LoadedLayer, SchedulerError> {
         self.load_recorded(record.recorded, sums)?;
-        let mut loaded = LoadedLayer::default();
         if !self.is_same_policy {
-            return Ok(loaded);
+            return Ok(LoadedLayer::default());
         }
-        let mut state = record.state;
-        if let LayerStateRecord::Recall(recall) = &mut state {
-            loaded.is_submitted = recall.is_submitted;
-            loaded.selection.clone_from(&recall.selection);
-        }
-        self.load_state(state)?;
+        let loaded = match &record.state {
+            LayerStateRecord::Recall(recall) => LoadedLayer {
+                is_submitted: recall.is_submitted,
+                selection: recall.selection.clone(),
+            },
+            _ => LoadedLayer::default(),
+        };
+        self.load_state(record.state)?;
         Ok(loaded)
     }
 

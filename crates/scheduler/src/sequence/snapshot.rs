@@ -1,5 +1,6 @@
 //! The layers of a sequence as plain data, and back: what a session file holds of them.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -18,7 +19,7 @@ use crate::error::{SchedulerError, SessionFileError};
 use crate::index::{IndexRecord, LayerIndex, LowRankDecode};
 use crate::layout::{KvShape, PrefillMode};
 use crate::policy::Policy;
-use crate::store::ReadParts;
+use crate::store::{HostStore, ReadParts};
 
 impl<B: Backend> Sequence<B> {
     /// Which token each row of a layer is.
@@ -233,11 +234,21 @@ impl<B: Backend> Restored<B> {
 
     /// A layer, to be filled.
     pub fn layer(&mut self, layer: LayerId) -> LayerToFill<'_, B> {
-        self.layers().swap_remove(layer.index())
+        self.layers(layer.index()..layer.index() + 1).pop().expect("one layer").1
     }
 
-    /// Each layer, to be filled.
-    pub fn layers(&mut self) -> Vec<LayerToFill<'_, B>> {
+    /// Some layers, to be filled, with their numbers.
+    pub fn layers(&mut self, layers: Range<usize>) -> Vec<(LayerId, LayerToFill<'_, B>)> {
+        let (places, store) = self.places(layers.clone());
+        let to_fill = places.into_iter().zip(store.layers_mut(layers.clone()));
+        layers.map(LayerId::new).zip(to_fill).collect()
+    }
+
+    /// Some layers without their rows, and the store that has these.
+    fn places(
+        &mut self,
+        range: Range<usize>,
+    ) -> (Vec<LayerPlace<'_, B>>, &mut (dyn HostStore<B> + 'static)) {
         let Self { sequence, is_same_policy, is_fork, .. } = self;
         let Sequence { backend, shape, policy, layout, n_tokens, layers, store, .. } = sequence;
         let backend = &**backend;
@@ -251,7 +262,7 @@ impl<B: Backend> Restored<B> {
             is_fork: *is_fork,
             state,
         };
-        layers.iter_mut().map(place).zip(store.layers_mut()).collect()
+        (layers[range].iter_mut().map(place).collect(), &mut **store)
     }
 
     /// A layer, whose place got what there is.
@@ -269,7 +280,8 @@ impl<B: Backend> Restored<B> {
         let state = origin.state(layer, &|_| IndexRecord::default()).await?;
         let recorded = origin.recorded_but_sums(layer).await?;
         let sums = origin.layers[layer].recorded.shared_sums(&*origin.backend).await?;
-        let (mut place, _) = self.layer(layer);
+        let (mut places, _) = self.places(layer.index()..layer.index() + 1);
+        let mut place = places.pop().expect("one layer");
         place.set_places(&origin.places(layer));
         let loaded = place.put(LayerRecord { recorded, state }, sums)?;
         self.note_loaded(layer, loaded);

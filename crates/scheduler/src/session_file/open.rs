@@ -1,6 +1,5 @@
 //! A file into a sequence.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +14,6 @@ use super::header::{Q8_CODE, SessionHeader, dtype_code};
 use super::record_file::RecordFile;
 use super::record_reader::{RecordReader, all_of};
 use super::records::{Dimensions, read_state};
-use super::side_by_side::side_by_side;
 use super::token_rows::TokenRows;
 use super::v1::Stream;
 use crate::error::{SchedulerError, SessionFileError};
@@ -115,16 +113,18 @@ pub async fn restore_sequence_beside<B: Backend>(
         }
         Reading::Records(records) => {
             let how = How { stop: &file.stop, dim, is_same };
-            let mut layers = restored.shape().layers().collect::<VecDeque<_>>();
-            while let Some(next) = layers.front() {
-                let n_here = layers.iter().take_while(|layer| records.is_here(**layer)).count();
-                if n_here == 0 && next.index() > 0 && restored.may_be_used() {
-                    let coming = ComingSequence { n_layers: next.index(), restored };
+            let (mut next, n_layers) = (0, restored.shape().n_layers);
+            while next < n_layers {
+                let rest = (next..n_layers).map(LayerId::new);
+                let n_here = rest.take_while(|layer| records.is_here(*layer)).count();
+                if n_here == 0 && next > 0 && restored.may_be_used() {
+                    let coming = ComingSequence { n_layers: next, restored };
                     restored = meanwhile(coming)?.restored;
                 }
                 // One that is on its way is waited for.
-                let now: Vec<LayerId> = layers.drain(..n_here.max(1)).collect();
-                fill_layers(records, &now, &how, &mut restored)?;
+                let end = next + n_here.max(1);
+                fill_layers(records, next..end, &how, &mut restored)?;
+                next = end;
             }
         }
     }
@@ -172,28 +172,19 @@ struct How<'a> {
 /// place rows takes longer than to read them.
 fn fill_layers<B: Backend>(
     file: &RecordFile<'_>,
-    layers: &[LayerId],
+    layers: Range<usize>,
     how: &How<'_>,
     restored: &mut Restored<B>,
 ) -> Result<(), SchedulerError> {
     let n_threads = restored.host_threads();
-    let all = layers.first().map_or(0, |first| first.index());
-    let places = layers.iter().copied().zip(restored.layers().into_iter().skip(all));
     let fill = |reader: &mut RecordReader<'_>, (layer, place)| {
         if how.stop.load(Ordering::Relaxed) {
             return Err(SchedulerError::Stopped);
         }
-        record_layer(reader, layer, how, place)
+        Ok((layer, record_layer(reader, layer, how, place)?))
     };
-    let loaded = match file.shared() {
-        Some(file) => side_by_side(n_threads, places.collect(), || file.reader(), fill)?,
-        None => {
-            let mut reader = file.reader();
-            places.map(|place| fill(&mut reader, place)).collect::<Result<_, _>>()?
-        }
-    };
-    for (layer, loaded) in layers.iter().zip(loaded) {
-        restored.note_loaded(*layer, loaded);
+    for (layer, loaded) in file.side_by_side(n_threads, restored.layers(layers), fill)? {
+        restored.note_loaded(layer, loaded);
     }
     Ok(())
 }
@@ -273,7 +264,7 @@ pub(super) fn read_places(
     if !covers(entries(), permuted_to) || permuted_to > header.n_tokens {
         return Err(SessionFileError::Inconsistent(PLACES));
     }
-    let mut positions = vec![Vec::with_capacity(permuted_to); header.n_kv_heads];
+    let mut positions = vec![Vec::new(); header.n_kv_heads];
     for entry in entries() {
         let stored = stored_rows(header, entry, 4)?;
         file.parsed(entry, |fields| {

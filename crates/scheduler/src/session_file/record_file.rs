@@ -14,7 +14,7 @@ use longview_core::{LayerId, RangeSource};
 use super::digest::Digest;
 use super::directory::{Directory, Entry, Key, Kind};
 use super::header::{self, FirstBytes, SessionHeader};
-use super::record_reader::{PIECE, RecordReader, SharedFile};
+use super::record_reader::{PIECE, RecordReader};
 use super::side_by_side::side_by_side;
 use crate::error::{DamagedPart, SessionFileError};
 
@@ -173,26 +173,28 @@ impl<'a> RecordFile<'a> {
         RecordReader::new(self.source, &self.header, &self.directory)
     }
 
-    /// The file for several threads, where its source may be read by them.
-    pub fn shared(&self) -> Option<SharedFile<'_>> {
+    /// [`side_by_side`] with a reader for each thread; on this thread alone where the source is not
+    /// for several.
+    pub fn side_by_side<T: Send, R: Send, E: Send>(
+        &self,
+        n_threads: usize,
+        items: Vec<T>,
+        work: impl Fn(&mut RecordReader<'_>, T) -> Result<R, E> + Sync,
+    ) -> Result<Vec<R>, E> {
         let Self { header, directory, .. } = self;
-        Some(SharedFile { source: self.source.shared()?, header, directory })
+        let Some(source) = self.source.shared() else {
+            let mut reader = self.reader();
+            return items.into_iter().map(|item| work(&mut reader, item)).collect();
+        };
+        let reader = || RecordReader::new(source, header, directory);
+        side_by_side(n_threads, items, reader, work)
     }
 
     /// Compares every record with its digest, on up to `n_threads` threads.
     pub fn verify(&self, n_threads: usize) -> Result<(), SessionFileError> {
+        let entries: Vec<&Entry> = self.directory.entries.iter().collect();
         let verify = |reader: &mut RecordReader<'_>, entry| reader.pieces(entry, 1, |_, _| {});
-        let entries = &self.directory.entries;
-        match self.shared() {
-            Some(file) => {
-                let entries = entries.iter().collect();
-                side_by_side(n_threads, entries, || file.reader(), verify).map(drop)
-            }
-            None => {
-                let mut reader = self.reader();
-                entries.iter().try_for_each(|entry| verify(&mut reader, entry))
-            }
-        }
+        self.side_by_side(n_threads, entries, verify).map(drop)
     }
 }
 

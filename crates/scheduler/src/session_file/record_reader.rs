@@ -12,23 +12,8 @@ use crate::error::{DamagedPart, SessionFileError};
 /// Bytes that are read at a time.
 pub(super) const PIECE: usize = 1 << 18;
 
-/// A file whose records several threads may read.
-#[derive(Clone, Copy)]
-pub(super) struct SharedFile<'a> {
-    pub source: &'a (dyn RangeSource + Sync),
-    pub header: &'a SessionHeader,
-    pub directory: &'a Directory,
-}
-
-impl<'a> SharedFile<'a> {
-    /// What one of them reads with.
-    pub fn reader(&self) -> RecordReader<'a> {
-        RecordReader::new(self.source, self.header, self.directory)
-    }
-}
-
-/// Reads records of a file. Nothing of one may be used before it was compared with its digest,
-/// which an error says that it was not.
+/// Reads records of a file and compares each with its digest. Where that fails nothing that was
+/// read of the record may be used.
 pub(super) struct RecordReader<'a> {
     source: &'a dyn RangeSource,
     pub header: &'a SessionHeader,

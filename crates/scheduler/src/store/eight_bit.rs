@@ -158,12 +158,13 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
         self.scratch = scratch;
     }
 
-    fn layers_mut(&mut self) -> Vec<Box<dyn LayerStore + '_>> {
+    fn layers_mut(&mut self, range: Range<usize>) -> Vec<Box<dyn LayerStore + '_>> {
         let Self { shape, layout, layers, unchanged, .. } = self;
         let layer = |(forms, unchanged)| -> Box<dyn LayerStore> {
             Box::new(EightBitLayer { shape, layout, forms, unchanged })
         };
-        layers.iter_mut().zip(unchanged.layers_mut()).map(layer).collect()
+        let unchanged = &mut unchanged.layers_mut()[range.clone()];
+        layers[range].iter_mut().zip(unchanged).map(layer).collect()
     }
 
     fn buffer(&self, _layer: LayerId) -> Option<&B::Buffer> {

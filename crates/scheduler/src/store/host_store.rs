@@ -29,8 +29,9 @@ pub trait HostStore<B: Backend>: Send + Sync {
     /// Overwrites rows from `start` with `bytes` (whole rows).
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]);
 
-    /// Each layer for itself, in their order: to be filled by several threads at once.
-    fn layers_mut(&mut self) -> Vec<Box<dyn LayerStore + '_>>;
+    /// Some layers, each for itself, in their order: to be filled by several threads at once. No
+    /// kernel may be writing rows of these.
+    fn layers_mut(&mut self, layers: Range<usize>) -> Vec<Box<dyn LayerStore + '_>>;
 
     /// The layer's rows as a buffer that kernels of the device read and write; `None` if they
     /// cannot.
@@ -175,13 +176,14 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         all[range].copy_from_slice(bytes);
     }
 
-    fn layers_mut(&mut self) -> Vec<Box<dyn LayerStore + '_>> {
+    fn layers_mut(&mut self, range: Range<usize>) -> Vec<Box<dyn LayerStore + '_>> {
         let Self { backend, layers, unchanged, shape } = self;
         let layer = |(buffer, unchanged)| -> Box<dyn LayerStore> {
             let bytes = backend.host_bytes_mut(buffer).expect("made by alloc_host");
             Box::new(MappedLayer { shape, bytes, unchanged })
         };
-        layers.iter_mut().zip(unchanged.layers_mut()).map(layer).collect()
+        let unchanged = &mut unchanged.layers_mut()[range.clone()];
+        layers[range].iter_mut().zip(unchanged).map(layer).collect()
     }
 
     fn buffer(&self, layer: LayerId) -> Option<&B::Buffer> {
@@ -340,9 +342,9 @@ impl<B: Backend> HostStore<B> for PlainStore {
         self.layers[layer].write(self.shape.row_bytes_range(head, rows).start, bytes);
     }
 
-    fn layers_mut(&mut self) -> Vec<Box<dyn LayerStore + '_>> {
-        let mut layers: Vec<Box<dyn LayerStore + '_>> = Vec::with_capacity(self.layers.len());
-        for bytes in &mut self.layers {
+    fn layers_mut(&mut self, range: Range<usize>) -> Vec<Box<dyn LayerStore + '_>> {
+        let mut layers: Vec<Box<dyn LayerStore + '_>> = Vec::with_capacity(range.len());
+        for bytes in &mut self.layers[range] {
             layers.push(Box::new(PlainLayer { shape: &self.shape, bytes: &mut **bytes }));
         }
         layers
