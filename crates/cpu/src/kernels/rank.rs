@@ -8,10 +8,15 @@ use crate::simd::{Kernel, MAX_LANES, Simd};
 pub(crate) fn rank(x: f32, nan: u32) -> u32 {
     // Zero plus minus zero is zero.
     let bits = (x + 0.0).to_bits();
-    // Negative numbers descend with their bits, positive ones ascend.
-    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
-    if x.is_nan() { nan } else { !ascending }
+    // Negative numbers descend with their bits, positive ones ascend. All bits of a number's sign:
+    // as a condition it becomes a branch, and no vectors are made of a loop with one.
+    let is_negative = (bits.cast_signed() >> 31).cast_unsigned();
+    let descending = bits ^ (!is_negative & !SIGN);
+    if x.is_nan() { nan } else { descending }
 }
+
+/// The bit of an f32's sign.
+const SIGN: u32 = 1 << 31;
 
 /// Sorts by rank and then by id.
 pub(crate) fn key(rank: u32, id: u32) -> u64 {
@@ -42,18 +47,19 @@ impl Kernel for Ranks<'_> {
     unsafe fn run<S: Simd>(self) -> Ranked {
         let n = self.scores.len();
         assert!(self.sizes.len() == n && self.to.len() == n);
-        let (scores, sizes) = (self.scores.as_ptr(), self.sizes.as_ptr());
-        let to = self.to.as_mut_ptr();
-        let (mut least, mut greatest, mut tokens) = (u32::MAX, 0, 0);
-        for i in 0..n {
-            let own = rank(*scores.add(i), u32::MAX - 1);
-            let own = if *sizes.add(i) > 0 { own } else { u32::MAX };
-            *to.add(i) = own;
+        let (mut least, mut behind, mut tokens) = (u32::MAX, 0, 0);
+        let entries = self.scores.iter().zip(self.sizes);
+        for ((score, size), to) in entries.zip(self.to) {
+            // That the score counts for nothing is said last: said first, it is a branch around it.
+            let mut own = rank(*score, u32::MAX - 1);
+            own = if *size == 0 { u32::MAX } else { own };
+            *to = own;
             least = least.min(own);
-            greatest = greatest.max(if own == u32::MAX { 0 } else { own });
-            tokens = u64::wrapping_add(tokens, u64::from(*sizes.add(i)));
+            // Nothing is behind an entry of no size.
+            behind = behind.max(own.wrapping_add(1));
+            tokens = u64::wrapping_add(tokens, u64::from(*size));
         }
-        Ranked { least, greatest, tokens }
+        Ranked { least, greatest: behind.saturating_sub(1), tokens }
     }
 }
 

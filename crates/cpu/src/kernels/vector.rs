@@ -324,22 +324,20 @@ impl Kernel for SoftmaxTerms<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> (f32, f32) {
+        let max = largest::<S>(self.x);
         let (x, len) = (self.x.as_mut_ptr(), self.x.len());
-        let mut best = S::splat(f32::NEG_INFINITY);
-        let mut max = f32::NEG_INFINITY;
-        let mut i = 0;
-        while i + S::LANES <= len {
-            best = S::max(S::load(x.add(i)), best);
-            i += S::LANES;
-        }
-        for &v in &self.x[i..] {
-            max = if v > max { v } else { max };
-        }
-        max = max.max(S::max_lane(best));
         let shift = S::splat(if max == f32::NEG_INFINITY { 0.0 } else { max });
-        let mut sum = S::zero();
-        vectors!(S, len, |i, n| {
-            let mut e = math::exp::<S>(S::sub(load::<S>(x.add(i), n), shift));
+        let (mut sum, mut done) = (S::zero(), 0);
+        // Whole vectors without weights: the same as below, without asking which case it is.
+        while self.weights.is_none() && done + S::LANES <= len {
+            let e = math::exp_falling::<S>(S::sub(S::load(x.add(done)), shift));
+            S::store(x.add(done), e);
+            sum = S::add(sum, e);
+            done += S::LANES;
+        }
+        let (x, rest) = (x.add(done), len - done);
+        vectors!(S, rest, |i, n| {
+            let mut e = math::exp_falling::<S>(S::sub(load::<S>(x.add(i), n), shift));
             if let Some(weights) = self.weights {
                 e = S::mul(e, counts::<S>(&weights[i..i + n]));
             } else if n < S::LANES {
@@ -352,6 +350,27 @@ impl Kernel for SoftmaxTerms<'_> {
         });
         (max, S::sum(sum))
     }
+}
+
+/// The largest number; not-a-number counts for nothing.
+#[inline(always)]
+unsafe fn largest<S: Simd>(x: &[f32]) -> f32 {
+    // Side by side: one alone would wait for each comparison.
+    const SIDE_BY_SIDE: usize = 4;
+    let mut best = [S::splat(f32::NEG_INFINITY); SIDE_BY_SIDE];
+    let rows = x.chunks_exact(SIDE_BY_SIDE * S::LANES);
+    let mut max = f32::NEG_INFINITY;
+    for &v in rows.remainder() {
+        max = if v > max { v } else { max };
+    }
+    for row in rows {
+        for j in 0..SIDE_BY_SIDE {
+            best[j] = S::max(S::load(row.as_ptr().add(j * S::LANES)), best[j]);
+        }
+    }
+    let best = S::max(S::max(best[0], best[1]), S::max(best[2], best[3]));
+    let best = S::max_lane(best);
+    if best > max { best } else { max }
 }
 
 /// Whole numbers as floats, zeros after the last.
@@ -408,5 +427,58 @@ impl Kernel for EncodeRow<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         kv8::encode(self.key, self.value, self.row);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longview_core::SplitMix64;
+
+    use super::*;
+    use crate::isa::Isa;
+    use crate::supported_isa::SupportedIsa;
+
+    fn sets() -> impl Iterator<Item = SupportedIsa> {
+        let available = Isa::ALL.iter().filter(|isa| isa.is_available());
+        available.map(|isa| SupportedIsa::choose(Some(*isa)).unwrap())
+    }
+
+    /// Terms, their largest logit and their sum.
+    fn terms(isa: SupportedIsa, logits: &[f32], weights: Option<&[u32]>) -> (Vec<f32>, f32, f32) {
+        let mut x = logits.to_vec();
+        let (max, sum) = isa.run(SoftmaxTerms { x: &mut x, weights });
+        (x, max, sum)
+    }
+
+    #[test]
+    fn terms_of_a_softmax_are_those_of_f64_and_weights_of_one_change_no_bit() {
+        let mut rng = SplitMix64::new(3);
+        for len in (1..=130).chain([511, 512]) {
+            let logits: Vec<f32> = (0..len).map(|_| 9.0 * rng.next_normal()).collect();
+            let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let want: Vec<f64> =
+                logits.iter().map(|x| (f64::from(*x) - f64::from(most)).exp()).collect();
+            let all: f64 = want.iter().sum();
+            for isa in sets() {
+                let (found, max, sum) = terms(isa, &logits, None);
+                assert_eq!(max, most, "{len} on {:?}", isa.isa());
+                for (found, want) in found.iter().zip(&want) {
+                    assert!((f64::from(*found) - want).abs() <= 2e-6 * want, "{found}, {want}");
+                }
+                assert!((f64::from(sum) - all).abs() <= 1e-5 * all, "{sum}, {all}");
+                let ones = vec![1; len];
+                assert_eq!(terms(isa, &logits, Some(&ones)), (found, max, sum));
+            }
+        }
+    }
+
+    #[test]
+    fn without_any_logit_above_minus_infinity_there_is_no_term() {
+        for isa in sets() {
+            for len in [1, 16, 70] {
+                let logits = vec![f32::NEG_INFINITY; len];
+                assert_eq!(terms(isa, &logits, None), (vec![0.0; len], f32::NEG_INFINITY, 0.0));
+            }
+        }
     }
 }

@@ -29,7 +29,16 @@ pub(crate) unsafe fn exp2<S: Simd>(x: S::V) -> S::V {
 /// As for [`Simd`].
 #[inline(always)]
 pub(crate) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
-    let x = S::min(S::splat(89.5), S::max(S::splat(-105.0), x));
+    exp_falling::<S>(S::min(S::splat(89.5), x))
+}
+
+/// [`exp`] of what is at most 89.5, with the same bits.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn exp_falling<S: Simd>(x: S::V) -> S::V {
+    let x = S::max(S::splat(-105.0), x);
     let n = S::round(S::mul(x, S::splat(std::f32::consts::LOG2_E)));
     let r = S::fma(n, S::splat(-0.693_359_4), x);
     let r = S::fma(n, S::splat(2.121_944_4e-4), r);

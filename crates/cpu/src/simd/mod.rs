@@ -156,12 +156,15 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// The largest lane; with not-a-number in some lane, any of the lanes.
     #[inline(always)]
     unsafe fn max_lane(v: Self::V) -> f32 {
-        let t = spill::<Self>(v);
-        let mut best = t[0];
-        for &x in &t[1..Self::LANES] {
-            best = if x > best { x } else { best };
+        let mut t = spill::<Self>(v);
+        let mut half = Self::LANES / 2;
+        while half > 0 {
+            for i in 0..half {
+                t[i] = if t[i] > t[i + half] { t[i] } else { t[i + half] };
+            }
+            half /= 2;
         }
-        best
+        t[0]
     }
 
     /// The first `n` elements, then zeros.
