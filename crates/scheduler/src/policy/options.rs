@@ -533,7 +533,7 @@ options! {
     /// How query heads that share a KV head choose together: by the sum or the max of their
     /// attention, or size-weighted [default: sum].
     pooling: Pooling = "pooling", "NAME";
-    /// Most iterations of k-means, or of LRQK's factors [default: 10; LRQK 2].
+    /// Most iterations of k-means, or of LRQK's factors [default: 10; for longview 4, for LRQK 2].
     iterations: usize = "iterations", "N", STEPS;
     /// Tokens of a block [default: 16 for quest; for ktransformers and infllm 128, less for small
     /// budgets].

@@ -27,6 +27,12 @@ const LRQK_LITE_TOKENS: usize = 64;
 /// Tokens of a cluster, on average.
 const CLUSTER_TOKENS: usize = 16;
 
+/// Most iterations of k-means, and those of Longview: it compares the tokens of the clusters that
+/// it opens, so it hardly matters to it which cluster a token is in. On two books 10 iterations
+/// recall what 4 do, and the output's error is 2 % smaller; the index takes twice as long.
+const ITERATIONS: usize = 10;
+const LONGVIEW_ITERATIONS: usize = 4;
+
 /// Tokens in the clusters that Longview opens up to a context of [`LONGVIEW_SHORT`], and the most
 /// multiples of its budget that these are: a small budget needs more of them to find its tokens. In
 /// longer contexts both grow with its root: among more clusters more score above that of a token
@@ -161,7 +167,10 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
         cluster_tokens,
         window_clusters,
         distance: options.distance.unwrap_or_default(),
-        iterations: options.iterations.unwrap_or(10),
+        iterations: options.iterations.unwrap_or(match options.preset {
+            Preset::Longview => LONGVIEW_ITERATIONS,
+            _ => ITERATIONS,
+        }),
         max_cluster: (budget / 4).max(1),
         seed: options.seed.unwrap_or(0),
         two_stage: None,

@@ -465,7 +465,7 @@ mod tests {
         let changed: Vec<&str> = differ.map(|(line, _)| line).collect();
         let want = [
             "policy = longview",
-            "index = clusters of 16, 8 a window, cosine, 10 iterations, at most 128, seed 0; segment \
+            "index = clusters of 16, 8 a window, cosine, 4 iterations, at most 128, seed 0; segment \
              8192, window 128, pooling 0",
             "tail = groups",
             "refine = 4 tokens by joint factors of shrunk sums of queries, rank 32, adapts false",

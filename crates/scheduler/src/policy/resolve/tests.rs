@@ -432,11 +432,17 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
     assert_eq!((policy.residual, policy.dense_layers), (Residual::Groups, 0));
     let clusterkv =
         Policy::resolve(&PolicyOptions::new(Preset::Clusterkv).with_budget(512), 32768).unwrap();
-    let plain = |policy: &Policy| {
+    let clusters = |policy: &Policy| {
         let IndexKind::Clusters(clusters) = policy.index.unwrap().kind else { panic!() };
-        (ClusterConfig { two_stage: None, ..clusters }, policy.sinks, policy.recent)
+        clusters
+    };
+    let plain = |policy: &Policy| {
+        let clusters = ClusterConfig { two_stage: None, iterations: 0, ..clusters(policy) };
+        (clusters, policy.sinks, policy.recent)
     };
     assert_eq!(plain(&policy), plain(&clusterkv));
+    assert_eq!([&policy, &clusterkv].map(|policy| clusters(policy).iterations), [4, 10]);
+    assert_eq!(clusters(&of(&[("iterations", "7")]).unwrap()).iterations, 7);
     for (budget, times, rerank) in [
         ("128", 16, 4),
         ("400", 5, 2),
