@@ -111,8 +111,8 @@ pub fn run(args: &PoliciesArgs) -> Result<()> {
             out,
             "index: what a step looks through to choose tokens; budget: how the number of attended \
              tokens is divided; rows: where the keys and values of the other tokens are:\nresident \
-             (on the device), recall (in host memory, fetched when they are chosen), evict (dropped \
-             for good).\n"
+             (on the device), recall (in host memory, fetched when they are chosen), evict (in host \
+             memory, and no decode step attends them).\n"
         )?;
     }
     for Entry { info, .. } in &entries {

@@ -301,13 +301,13 @@ fn logprobs(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Option<usize>
     }
 }
 
-/// Where drafts come from. `off` is what the command line calls `none`.
+/// Where drafts come from. `none` is what the command line calls `off`.
 fn draft(fields: &mut Fields<'_>) -> Result<Option<Draft>, ApiError> {
     match fields.text("draft")? {
         None => Ok(None),
         Some("lookup") => Ok(Some(Draft::Lookup)),
         Some("none" | "off") => Ok(Some(Draft::Off)),
-        Some(_) => Err(wrong("draft", "one of lookup, none")),
+        Some(_) => Err(wrong("draft", "one of lookup, off, none")),
     }
 }
 

@@ -113,7 +113,7 @@ pub struct EngineArgs {
     pub activations: Activations,
 
     /// How prompts are read. exact: every token attends to every token before it. sparse: from some
-    /// thousand tokens on, groups of tokens attend to the blocks of 128 tokens that have a share of
+    /// thousand tokens on, tiles of tokens attend to the blocks of 128 tokens that have a share of
     /// their attention, and to the means of all others, which is faster the longer the prompt is;
     /// sparse:THRESHOLD, above 0 and at most 1, says what part of the largest share a block must
     /// have, and less attends more. The last 256 tokens are always read exactly.

@@ -94,7 +94,7 @@ choices! {
         /// The mean of every n-th key.
         Fix = "fix",
     }
-    /// Who shares a choice of blocks.
+    /// Who shares a selection of blocks.
     HeadSelect {
         /// All heads of a layer.
         Shared = "shared",
@@ -500,8 +500,8 @@ options! {
     residual: Residual = "residual" (was "tail"), "NAME";
     /// Open clusters for so many times the budget, and attend those of their tokens that score best
     /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters; for longview what
-    /// opens 2,048 tokens, but 16 at most, and 4 at least (3 from a budget of 1,024 on, 2 from
-    /// 1,536); above 32,768 tokens more, by the root of the length].
+    /// opens 2,048 tokens, but 16 at most, and 4 at least (3 above a budget of 768, 2 above 1,024);
+    /// above 32,768 tokens more, by the root of the length].
     two_stage: usize = "two-stage" (was "refine"), "TIMES", STEPS;
     /// With --two-stage: score the best tokens again by their keys, so many times the budget of
     /// them, and attend the best of these; 0: none. On the CPU, with KV rows of 16 or 32 bits
@@ -547,7 +547,7 @@ options! {
     /// Which queries say how much a key of infllm represents its block: local: those of the
     /// --recent tokens behind it, as the paper; last: the prompt's last 128 [default: local].
     importance: Importance = "importance", "QUERIES";
-    /// Who shares a choice of blocks: shared (all heads of a layer) or separate (each KV head)
+    /// Who shares a selection of blocks: shared (all heads of a layer) or separate (each KV head)
     /// [default: separate for quest, else shared].
     head_select: HeadSelect = "head-select", "MODE";
     /// Blocks of the prompt that decoding may choose from, by the attention of the prompt's last
@@ -559,9 +559,9 @@ options! {
     /// Whether --preselect scores a block with the nearest quarter of each neighbour: true or false
     /// [default: true].
     preselect_neighbours: bool = "preselect-neighbours", "BOOL";
-    /// Layers that share the choice of the first of them [default: 1].
+    /// Layers that share the selection of the first of them [default: 1].
     layer_step: usize = "layer-step", "LAYERS", LAYERS;
-    /// Steps for which a choice of blocks holds [default: 1].
+    /// Steps for which a selection of blocks holds [default: 1].
     token_step: usize = "token-step", "STEPS", STEPS;
     /// Dimensions in which keys are compared with queries [default: 32 for lrqk and longview, else
     /// a quarter of a head's width].

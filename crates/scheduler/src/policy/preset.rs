@@ -91,7 +91,7 @@ presets! {
     Longview = "longview" {
         source: "Longview: ClusterKV's clusters, LRQK's factors, Loki's tokens, means of the rest",
         index: "k-means clusters of keys; in them, tokens in joint low-rank factors",
-        budget: "uniform, token by token; the rest of each cluster as its mean",
+        budget: "uniform, token by token; means of clusters and of groups of them for the rest",
         residency: "recall",
         dense_when_deep: false,
         options: [
