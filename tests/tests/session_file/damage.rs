@@ -3,15 +3,22 @@
 use longview_core::{DType, RangeSource, SplitMix64};
 use longview_scheduler::{
     DamagedPart, FORMAT_VERSION, Fingerprint, KvShape, PolicyOptions, Preset, SessionFile,
-    SessionFileError,
+    SessionFileError, SpanMode,
 };
+use longview_tests::sim::Sim;
 
-use super::support::{cpu, fingerprint, layouts, open, prefilled, save};
+use super::support::{Cpu, cpu, fingerprint, layouts, open, prefilled, save};
 
 /// As few rows as a policy needs to have all of its state.
 fn tiny(preset: Preset, settings: &[(&str, &str)]) -> (KvShape, PolicyOptions, Vec<u8>) {
+    let (policy, sim, file) = tiny_sim(preset, settings);
+    (sim.sequence.shape().clone(), policy, file)
+}
+
+/// The same with the sequence that the file is of.
+fn tiny_sim(preset: Preset, settings: &[(&str, &str)]) -> (PolicyOptions, Sim<Cpu>, Vec<u8>) {
     let shape = KvShape {
-        n_layers: 1,
+        n_layers: 2,
         n_q_heads: 2,
         n_kv_heads: 1,
         head_dim: 4,
@@ -26,27 +33,32 @@ fn tiny(preset: Preset, settings: &[(&str, &str)]) -> (KvShape, PolicyOptions, V
     for (name, value) in settings {
         policy.set(name, value).expect("a value");
     }
-    let mut sim = prefilled(shape.clone(), &policy, layouts()[0].1, 24).expect("a prompt");
+    let mut sim = prefilled(shape, &policy, layouts()[0].1, 24).expect("a prompt");
     (0..5).for_each(|_| sim.decode(2));
     let file = save(&mut sim, &policy);
-    (shape, policy, file)
+    (policy, sim, file)
+}
+
+/// Presets and settings whose files together have all that a file may have.
+fn kinds() -> [(Preset, Vec<(&'static str, &'static str)>); 7] {
+    let small = [("window", "4"), ("recent", "2"), ("cluster-tokens", "2")];
+    let with = |more: &[_]| [&small[..], more].concat();
+    let blocks = [("window", "4"), ("recent", "4"), ("sinks", "2"), ("block-size", "2")];
+    let shared = [("window", "4"), ("recent", "2"), ("block-size", "2"), ("layer-step", "2")];
+    let adaptive = [("window", "4"), ("recent", "2"), ("rank", "2"), ("lrqk-decode", "adaptive")];
+    [
+        (Preset::Clusterkv, with(&[])),
+        (Preset::Clusterkv, with(&[("two-stage", "2"), ("sinks", "2")])),
+        (Preset::Longview, with(&[("rank", "2")])),
+        (Preset::Infllm, blocks.to_vec()),
+        (Preset::Ktransformers, [&shared[..], &[("token-step", "3")]].concat()),
+        (Preset::Lrqk, adaptive.to_vec()),
+        (Preset::H2o, vec![("window", "4")]),
+    ]
 }
 
 fn all() -> Vec<(KvShape, PolicyOptions, Vec<u8>)> {
-    let small = [("window", "4"), ("recent", "2"), ("cluster-tokens", "2")];
-    vec![
-        tiny(Preset::Clusterkv, &small),
-        tiny(Preset::Clusterkv, &[&small[..], &[("two-stage", "2"), ("sinks", "2")]].concat()),
-        tiny(
-            Preset::Infllm,
-            &[("window", "4"), ("recent", "4"), ("sinks", "2"), ("block-size", "2")],
-        ),
-        tiny(
-            Preset::Lrqk,
-            &[("window", "4"), ("recent", "2"), ("rank", "2"), ("lrqk-decode", "adaptive")],
-        ),
-        tiny(Preset::H2o, &[("window", "4")]),
-    ]
+    kinds().iter().map(|(preset, settings)| tiny(*preset, settings)).collect()
 }
 
 fn verify(file: &[u8]) -> Result<(), SessionFileError> {
@@ -181,13 +193,15 @@ fn the_document_says_how_a_file_is_sealed() {
 }
 
 /// Somebody who knows how digests are made can lie; then the fields must hold together or the file
-/// is refused, and nothing panics.
+/// is refused, and nothing panics, nor when what was opened goes on.
 #[test]
 fn lies_that_are_sealed_are_read_without_a_panic() {
     let mut rng = SplitMix64::new(5);
-    let backend = cpu();
+    let (backend, options) = (cpu(), layouts()[0].1);
     let (mut opened, mut refused) = (0, 0);
-    for (shape, _, file) in all() {
+    for (preset, settings) in kinds() {
+        let (_, sim, file) = tiny_sim(preset, &settings);
+        let shape = sim.sequence.shape();
         let (header, trailer) = (header_len(&file), file.len() - 64);
         for _ in 0..1500 {
             let mut lie = file.clone();
@@ -206,13 +220,25 @@ fn lies_that_are_sealed_are_read_without_a_panic() {
                 }
             }
             seal(&mut lie);
-            match open(&lie, &backend, shape.clone(), None, layouts()[0].1) {
-                Ok(_) => opened += 1,
+            match open(&lie, &backend, shape.clone(), None, options) {
+                Ok((sequence, _)) => {
+                    opened += 1;
+                    let twin = sim.twin(&backend, sequence, options).expect("a twin");
+                    go_on(twin);
+                }
                 Err(_) => refused += 1,
             }
         }
     }
     assert!(opened > 500 && refused > 500, "{opened} were opened, {refused} refused");
+}
+
+/// Steps, and a prompt shorter than a window. They may fail where the file left no room.
+fn go_on(mut sim: Sim<Cpu>) {
+    let _ = (0..2).try_for_each(|_| sim.step(9, 1, SpanMode::Policy));
+    let _ = sim.step(9, 3, SpanMode::Exact { remaining: 0 });
+    let _ = pollster::block_on(sim.sequence.finish_prefill());
+    let _ = sim.step(9, 1, SpanMode::Policy);
 }
 
 /// Headers that lie are refused too, or are of another session.
@@ -316,7 +342,7 @@ fn everything_that_differs_is_named_with_what_the_file_was_made_with() {
         other(&mut fingerprint.weights);
         shape.n_layers = 3;
     });
-    assert!(text.contains("1 layers, 2 query and 1 KV heads of 4"), "{text}");
+    assert!(text.contains("2 layers, 2 query and 1 KV heads of 4"), "{text}");
     assert_eq!(text.lines().count(), 3, "{text}");
 }
 

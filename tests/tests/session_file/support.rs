@@ -16,7 +16,8 @@ use pollster::block_on;
 pub type Cpu = CpuBackend;
 
 pub fn cpu() -> Arc<Cpu> {
-    Arc::new(Cpu::new(CpuOptions { threads: 1, isa: None }).expect("a processor"))
+    // Layers of a file are read by both.
+    Arc::new(Cpu::new(CpuOptions { threads: 2, isa: None }).expect("a processor"))
 }
 
 pub fn shape(kv_dtype: DType) -> KvShape {

@@ -73,11 +73,13 @@ impl Share {
             progress: Mutex::new(progress),
             changed: Condvar::new(),
         });
+        // Where a thread cannot be had, this ends those that fetch already.
+        let incoming = Incoming { work };
         for _ in 0..N_FETCHING.min(n_parts) {
-            let work = Arc::clone(&work);
+            let work = Arc::clone(&incoming.work);
             thread::Builder::new().name("share".to_owned()).spawn(move || work.fetch_parts())?;
         }
-        Ok(Incoming { work })
+        Ok(incoming)
     }
 }
 

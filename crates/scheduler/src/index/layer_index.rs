@@ -296,7 +296,9 @@ impl<B: Backend> LayerIndex<B> {
                 && head.pairs.len() == n * pair_bytes
         };
         let is_alike = record.width == self.width && record.is_coded == self.is_coded();
-        if !is_alike || !record.heads.iter().all(fits) {
+        // Each batch begins a group of its own, for which there is as much room.
+        let has_room = self.groups.is_none() || record.batches.len() <= self.spare_counts.len();
+        if !is_alike || !has_room || !record.heads.iter().all(fits) {
             return Ok(false);
         }
         for (h, new) in record.heads.into_iter().enumerate() {

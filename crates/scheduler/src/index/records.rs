@@ -81,13 +81,14 @@ impl IndexRecord<'_> {
         last.map_or(first, |(end, _)| *end) == end
             && self.heads.iter().enumerate().all(|(h, head)| {
                 let n = last.map_or(0, |(_, counts)| counts[h] as usize);
-                let (mut unit, mut row) = (0, first);
+                // Of 64 bits: on a machine of 32 sizes could wrap around to the right sum.
+                let (mut unit, mut row) = (0, first as u64);
                 let whole = self.batches.iter().zip(counts(h)).all(|((end, _), count)| {
                     let units = head.sizes.get(unit..count as usize).unwrap_or_default();
                     let is_full = units.iter().all(|size| *size > 0);
-                    row += units.iter().map(|size| *size as usize).sum::<usize>();
+                    row += units.iter().map(|size| u64::from(*size)).sum::<u64>();
                     unit += units.len();
-                    is_full && row == *end && unit == count as usize
+                    is_full && row == *end as u64 && unit == count as usize
                 });
                 n == head.sizes.len() && whole
             })

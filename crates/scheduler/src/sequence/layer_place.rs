@@ -159,7 +159,12 @@ impl<B: Backend> LayerPlace<'_, B> {
         let (backend, is_fork, sinks) = (*backend, *is_fork, policy.sinks);
         let LayerState::Recall(recall) = &mut state.state else { return Ok(false) };
         let adapts = policy.index.is_some_and(|index| index.adapts());
+        // A window that is being indexed has all of its rows.
+        let window = policy.index.map_or(0, |index| index.window);
+        let has_window =
+            !record.is_submitted || record.n_indexed.saturating_add(window) <= *n_tokens;
         let is_fit = (is_fork || record.is_sound(sinks, policy.ring_rows(), *n_tokens))
+            && has_window
             && state.permuted_to <= record.n_indexed
             && record.tokens.is_some() == recall.tokens.is_some()
             && (adapts || record.low_rank.is_none());

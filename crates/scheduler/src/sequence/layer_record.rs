@@ -93,7 +93,13 @@ impl RecallRecord<'_> {
             head.sizes.get(*unit as usize).is_some_and(|size| (1..=*size).contains(take))
         };
         let choices = self.selection.iter().flat_map(|c| c.heads.iter().zip(&units.heads));
-        let mut choices = choices.map(|(choice, head)| choice.iter().all(|c| exists(c, head)));
+        let is_once = |choice: &[[u32; 2]]| {
+            let mut chosen: Vec<u32> = choice.iter().map(|[unit, _]| *unit).collect();
+            chosen.sort_unstable();
+            chosen.is_sorted_by(|a, b| a < b)
+        };
+        let mut choices =
+            choices.map(|(choice, head)| is_once(choice) && choice.iter().all(|c| exists(c, head)));
         ends && self.index.covers(sinks, self.n_indexed)
             && tokens
             && choices.all(|is_sound| is_sound)

@@ -13,7 +13,7 @@ use super::layer_place::{LayerPlace, LayerToFill, LoadedLayer};
 use super::layer_record::{
     LayerRecord, LayerStateRecord, PlacesRecord, RecallRecord, RecordedRecord, SelectionRecord,
 };
-use super::layer_state::{LayerState, Recall, SelectedAt};
+use super::layer_state::{Layer, LayerState, Recall, SelectedAt};
 use super::options::SequenceOptions;
 use crate::error::{SchedulerError, SessionFileError};
 use crate::index::{IndexRecord, LayerIndex, LowRankDecode};
@@ -303,6 +303,7 @@ impl<B: Backend> Restored<B> {
             self.sequence.finish_prefill().await?;
             return Ok(self.sequence);
         }
+        self.check_shared_selections()?;
         self.sequence.alloc_shared()?;
         for (layer, selection) in std::mem::take(&mut self.selections) {
             self.load_selection(layer, &selection)?;
@@ -319,6 +320,28 @@ impl<B: Backend> Restored<B> {
             sequence.submit_window(layer);
         }
         Ok(sequence)
+    }
+
+    /// Layers that share a selection find its units in their own index, so these are as many in
+    /// each of them.
+    fn check_shared_selections(&self) -> Result<(), SessionFileError> {
+        let Sequence { policy, layers, .. } = &self.sequence;
+        let layer_step = policy.index.map_or(1, |index| index.schedule.layer_step);
+        if layer_step < 2 {
+            return Ok(());
+        }
+        let recalls = layers.iter().filter_map(Layer::recall);
+        let shared: Vec<_> =
+            recalls.map(|recall| (recall.selection.shared(layer_step), recall)).collect();
+        let are_alike = shared.windows(2).all(|two| {
+            let [(a, first), (b, second)] = two else { return true };
+            let [first, second] = [first, second].map(|recall| recall.selected_index().heads());
+            a != b || first.iter().zip(second).all(|(a, b)| a.sizes.len() == b.sizes.len())
+        });
+        if are_alike {
+            return Ok(());
+        }
+        Err(SessionFileError::Inconsistent("indexes of layers that share a selection"))
     }
 
     /// Of a saved sequence the end of the last prompt says what is known: an answer behind a prompt

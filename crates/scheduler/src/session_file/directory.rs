@@ -16,6 +16,9 @@ const NO_LAYER: u32 = u32::MAX;
 /// A flag: who does not know this record may do without it.
 const OPTIONAL: u32 = 1;
 
+/// Bytes of an entry.
+pub(super) const ENTRY_BYTES: u64 = 4 * 4 + 4 * 8 + 32;
+
 /// What a record holds. Numbers are never used for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -197,12 +200,19 @@ impl Directory {
     /// The directory of these bytes; records lie before `end`.
     pub fn parse(bytes: &[u8], end: u64) -> Result<Self, SessionFileError> {
         let mut file = SliceFields(bytes);
-        let mut directory = Self::default();
+        let (mut directory, mut total) = (Self::default(), 0u64);
         while file.left() > 0 {
             match Entry::read(&mut file, end)? {
-                Ok(entry) => directory.entries.push(entry),
+                Ok(entry) => {
+                    total = total.saturating_add(entry.len);
+                    directory.entries.push(entry);
+                }
                 Err(layer) => directory.lacks_layer_records |= layer.is_some(),
             }
+        }
+        // Many entries of one record would be read into memory as often.
+        if total > end {
+            return Err(SessionFileError::Inconsistent("more in its records than it has"));
         }
         Ok(directory)
     }
@@ -262,7 +272,9 @@ mod tests {
         let directory = Directory { entries, lacks_layer_records: false };
         let bytes = directory.encode();
         assert_eq!(bytes.len(), 13 * 80);
-        assert_eq!(Directory::parse(&bytes, 120).unwrap(), directory);
+        assert_eq!(Directory::parse(&bytes, 13 * 20).unwrap(), directory);
+        let refused = Directory::parse(&bytes, 13 * 20 - 1).unwrap_err();
+        assert!(refused.to_string().contains("more in its records"), "{refused}");
     }
 
     /// Numbers as docs/session-format.md has them.

@@ -12,7 +12,7 @@ use blake3::Hasher;
 use longview_core::{LayerId, RangeSource};
 
 use super::digest::Digest;
-use super::directory::{Directory, Entry, Key, Kind};
+use super::directory::{Directory, ENTRY_BYTES, Entry, Key, Kind};
 use super::header::{self, FirstBytes, SessionHeader};
 use super::record_reader::{PIECE, RecordReader};
 use super::side_by_side::side_by_side;
@@ -22,6 +22,8 @@ use crate::error::{DamagedPart, SessionFileError};
 const END: &[u8; 8] = b"LVS-end\n";
 /// Place and length of the directory, times that the file was written to, digest, end.
 const TRAILER_BYTES: u64 = 8 + 8 + 8 + 32 + 8;
+/// Bytes of a directory at most: records of some ten thousand appends.
+const MAX_DIRECTORY: u64 = 1 << 30;
 /// Trailers that are tried behind an append that did not end.
 const MAX_TRIES: usize = 64;
 
@@ -190,7 +192,7 @@ impl<'a> RecordFile<'a> {
         side_by_side(n_threads, items, reader, work)
     }
 
-    /// Compares every record with its digest, on up to `n_threads` threads.
+    /// Compares every record that this release knows with its digest, on up to `n_threads` threads.
     pub fn verify(&self, n_threads: usize) -> Result<(), SessionFileError> {
         let entries: Vec<&Entry> = self.directory.entries.iter().collect();
         let verify = |reader: &mut RecordReader<'_>, entry| reader.pieces(entry, 1, |_, _| {});
@@ -235,7 +237,10 @@ fn at(source: &dyn RangeSource, header: &[u8], end: u64) -> Result<Found, Sessio
     if last != END || !lies_before {
         return Err(incomplete());
     }
-    // No more than the file is long.
+    // A file with a hole is as long as anybody wants.
+    if len > MAX_DIRECTORY || !len.is_multiple_of(ENTRY_BYTES) {
+        return Err(SessionFileError::Inconsistent("the length of its directory"));
+    }
     let mut directory = vec![0; len as usize];
     source.read_at(directory_at, &mut directory).map_err(SessionFileError::Read)?;
     if proof(header, &directory, numbers) != written {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread::{Builder, scope};
+use std::thread::{self, Builder, scope};
 
 /// Threads that share work at most: each has a record in memory, and a few read and write as fast
 /// as memory allows.
@@ -28,6 +28,7 @@ pub(super) fn side_by_side<S, T: Send, R: Send, E: Send>(
     let made = Mutex::new(items.iter().map(|_| None).collect::<Vec<_>>());
     let (items, has_failed) = (Mutex::new(items.into_iter().enumerate()), AtomicBool::new(false));
     let take_part = || {
+        let _told = TellsPanic(&has_failed);
         let mut state = begin();
         while !has_failed.load(Ordering::Relaxed) {
             let next = items.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -49,8 +50,19 @@ pub(super) fn side_by_side<S, T: Send, R: Send, E: Send>(
     made.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
 }
 
+/// Ends the others too where this thread panics: they would go on through all that is left before
+/// anybody learns of it.
+struct TellsPanic<'a>(&'a AtomicBool);
+
+impl Drop for TellsPanic<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(thread::panicking(), Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
@@ -68,6 +80,21 @@ mod tests {
             let none = side_by_side(n_threads, Vec::new(), || (), |(), i: u64| Ok::<_, ()>(i));
             assert_eq!(none.unwrap(), []);
         }
+    }
+
+    #[test]
+    fn a_thread_that_panics_ends_the_others() {
+        let done = AtomicUsize::new(0);
+        let work = |(): &mut (), i: usize| {
+            assert!(i > 0, "the first one panics");
+            // Until that is seen.
+            thread::sleep(std::time::Duration::from_millis(5));
+            done.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, ()>(())
+        };
+        let all = || side_by_side(2, (0..1000).collect(), || (), work);
+        assert!(catch_unwind(AssertUnwindSafe(all)).is_err());
+        assert!(done.into_inner() < 900);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! need what is on it.
 
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -27,6 +28,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::warn;
 
+use super::steps::guarded;
 use crate::error::ApiError;
 use crate::job::{Event, Job, KeptText, Summary};
 use crate::keys::Scope;
@@ -173,8 +175,10 @@ impl<B: Backend + 'static> Disk<B> {
         let key = library.key(job.how.prefill);
         let sender = self.sender.clone();
         self.begin("fetch", move || {
-            let session = library.fetch(&files, &policy, (&key, &ids, n_here), &sender);
-            Done::Fetched { scope, asked, session: session.map_err(|error| error.to_string()) }
+            let asks = (&key, &ids[..], n_here);
+            let session =
+                told(|| library.fetch(&files, &policy, asks, &sender).map_err(|e| e.to_string()));
+            Done::Fetched { scope, asked, session }
         })?;
         self.opening.push((scope, asked));
         Ok(true)
@@ -231,7 +235,8 @@ impl<B: Backend + 'static> Disk<B> {
         let policy = policy.clone();
         let (file, document) = (nearest.session.file, nearest.document.id);
         self.begin("open", move || {
-            let session = library.open(&files, &policy, &nearest).map_err(|e| e.to_string());
+            let session =
+                told(|| library.open(&files, &policy, &nearest).map_err(|e| e.to_string()));
             if session.is_ok() {
                 // A library that cannot be written to is one that can be read.
                 let _ = library.documents.touch(document, Some(file));
@@ -254,10 +259,10 @@ impl<B: Backend + 'static> Disk<B> {
         let library = self.library(waiter.job.scope).cloned().ok_or_else(no_library)?;
         self.begin("save", move || {
             let n_document = waiter.job.ids.len();
-            let result = match &waiter.job.document {
+            let result = guarded(|| match &waiter.job.document {
                 Some(document) => library.save(&files, &mut session, document, n_document),
                 None => Ok(()),
-            };
+            });
             let session = (!goes_on).then(|| Box::new(session));
             Done::Saved { session, waiter: Box::new(waiter), result }
         })?;
@@ -295,6 +300,11 @@ impl<B: Backend + 'static> Disk<B> {
         }
         Some(done)
     }
+}
+
+/// What `work` says, also where it fails by a fault of the program: requests wait to be told.
+fn told<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("a fault of the program".into()))
 }
 
 /// Whether a session from shared storage may save much reading, where so many tokens are known.

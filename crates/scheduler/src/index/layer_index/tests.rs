@@ -245,6 +245,21 @@ fn a_record_of_another_index_is_refused() {
     assert!(load(empty(&backend), blocks), "units other than clusters have no radius");
 }
 
+/// Each batch begins a group, and there is room for as many as a policy makes.
+#[test]
+fn a_record_of_more_batches_than_there_is_room_for_is_refused() {
+    let backend = R::new();
+    let grouped = || {
+        let index = empty(&backend).with_pairs(&backend).unwrap();
+        index.with_groups(&backend, 3, 32).unwrap()
+    };
+    let index = filled(&backend, grouped());
+    let mut record = index.record(&backend);
+    assert!(grouped().load(&backend, 2, record.clone()).unwrap());
+    record.batches = vec![(4, vec![1, 1]), (7, vec![2, 2]), (8, vec![3, 3]), (9, vec![3, 4])];
+    assert!(!grouped().load(&backend, 2, record).unwrap());
+}
+
 #[test]
 #[should_panic(expected = "more clusters than the policy's bound")]
 fn more_clusters_than_there_is_room_for_is_a_broken_bound() {

@@ -70,6 +70,8 @@ fn a_choice_is_of_units_that_exist_and_have_as_many_rows() {
     assert!(!chosen([1, 4]));
     assert!(!chosen([1, 0]));
     assert!(!chosen([2, 1]), "head 0 has a third unit, head 1 has not");
+    let twice = vec![[2, 1], [0, 1], [2, 1]];
+    assert!(!is_sound(|r| r.selection.as_mut().unwrap().heads[0] = twice), "a unit twice");
 }
 
 /// With two stages a selection names tokens, which must cover the same rows.
