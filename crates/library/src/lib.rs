@@ -58,5 +58,6 @@ pub use self::replace::replace;
 pub use self::select::{Prefer, Wanted};
 pub use self::settings::{Patience, Settings, Token};
 pub use self::size::Size;
+pub use self::space::free_bytes;
 pub use self::variant::Format;
 pub use self::watch::{Event, Watch};

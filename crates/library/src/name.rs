@@ -87,7 +87,12 @@ impl FromStr for ModelName {
     }
 }
 
+/// What addresses of models on the hub begin with.
+const HUB: [&str; 4] = ["https://", "http://", "huggingface.co/", "hf.co/"];
+
 fn parse(text: &str) -> Result<ModelName, &'static str> {
+    // As it is copied from a browser.
+    let text = HUB.iter().fold(text, |text, start| text.strip_prefix(start).unwrap_or(text));
     let is_mark = |c: char| matches!(c, ':' | '@');
     let end = text.find(is_mark).unwrap_or(text.len());
     let mut name = ModelName::of_repo(&text[..end])?;
@@ -176,6 +181,15 @@ mod tests {
         assert_eq!(turned.to_string(), "a/b:q4_0@v1");
         let plain: ModelName = "gpt2".parse().unwrap();
         assert_eq!((plain.quant(), plain.revision()), (None, None));
+    }
+
+    #[test]
+    fn names_may_be_copied_from_a_browser() {
+        for address in ["https://huggingface.co/", "http://huggingface.co/", "hf.co/"] {
+            let name: ModelName = format!("{address}a/b:Q4_K_M").parse().unwrap();
+            assert_eq!((name.repo(), name.quant()), ("a/b", Some("Q4_K_M")));
+        }
+        assert!("https://example.com/a/b".parse::<ModelName>().is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 /// Bytes that this user may still write below `folder`, where the system says it.
-pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
+pub fn free_bytes(folder: &Path) -> Option<u64> {
     fs4::available_space(folder).ok()
 }
 

@@ -257,7 +257,7 @@ pub enum ServeError {
     #[error(transparent)]
     Library(#[from] DocumentsError),
     /// The system refused the address.
-    #[error("{address}: cannot be listened on ({source})")]
+    #[error("{address}: cannot be listened on ({source}); choose another with --host and --port")]
     Bind {
         /// Where.
         address: SocketAddr,

@@ -52,7 +52,7 @@ impl View {
         if is_right {
             out::piece("  right\n")
         } else {
-            out::piece(&format!("  wrong: it is {}\n", question.answer))
+            out::piece(&format!("  wrong: it is {}\n", question.answer.trim_start()))
         }
     }
 

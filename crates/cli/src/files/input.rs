@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use longview_core::{open_regular, special_kind};
 
+use super::kind::seems;
 use crate::units;
 
 /// The part of the available memory that a text may take. A token of context takes a kilobyte and
@@ -115,6 +116,9 @@ fn pieces_of(mut source: impl Read, size: u64, limit: u64, shown: &str) -> Resul
             Err(error) => return Err(error).with_context(|| format!("{shown}: cannot be read")),
         };
         let bytes = &piece[..n_open + n];
+        if text.is_empty() {
+            check_kind(bytes, shown)?;
+        }
         let valid = match std::str::from_utf8(bytes) {
             Ok(whole) => whole.len(),
             Err(error) if error.error_len().is_none() && n > 0 => error.valid_up_to(),
@@ -140,6 +144,25 @@ fn pieces_of(mut source: impl Read, size: u64, limit: u64, shown: &str) -> Resul
         if text.len() as u64 > limit {
             return Err(too_long(shown, "more", limit));
         }
+    }
+}
+
+/// Fails where a file is of a kind that is known and no text: its bytes are not what it says.
+fn check_kind(head: &[u8], shown: &str) -> Result<()> {
+    let what = seems(head);
+    // Some begin with letters, as a text about them might. Of a PDF all bytes may be letters.
+    let has_letters_alone = std::str::from_utf8(head).is_ok_and(|text| !text.contains('\0'));
+    match what {
+        _ if has_letters_alone && !head.starts_with(b"%PDF-") => Ok(()),
+        "a PDF document" | "a zip file" => bail!(
+            "{shown}: is {what}, and this reads plain text; `longview kv build` reads PDF and Word \
+             documents, and `longview kv open` asks about them"
+        ),
+        "a saved session" => bail!("{shown}: is {what}; name it with --session"),
+        "a GGUF model" | "a PNG image" | "a JPEG image" | "a gzip file" | "a program" => {
+            bail!("{shown}: is {what}, and no text")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -194,6 +217,14 @@ mod tests {
         assert!(message(b"caf\xe9 au lait").starts_with("x: not UTF-8: byte 0xe9 at offset 3;"));
         assert!(message(&"é".as_bytes()[..1]).contains("byte 0xc3 at offset 0"));
         assert!(message(b"ab\0").contains("a zero byte at offset 2"));
+        for (file, said) in [
+            (&b"%PDF-1.4\nall letters"[..], "x: is a PDF document, and this reads plain text"),
+            (b"PK\x03\x04\x00", "`longview kv build` reads PDF and Word"),
+            (b"GGUF\x03\0\0\0", "x: is a GGUF model, and no text"),
+        ] {
+            assert!(message(file).contains(said), "{}", message(file));
+        }
+        assert!(text_of(&b"GGUF is a format"[..], 0, 100, "x").is_ok());
         assert!(message(b"").contains("is empty"));
         assert!(message("\u{feff}".as_bytes()).contains("is empty"));
         let cut = utf8("é".as_bytes()[..1].to_vec(), "x").unwrap_err().to_string();

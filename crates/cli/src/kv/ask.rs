@@ -74,7 +74,8 @@ pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
     let is_chat = session.key.reading == Reading::Chat;
     let model = Path::new(&session.model);
     let question = args.question.or(args.prompt);
-    run::run(&run::about_kept(args.ask, path, model, is_chat, (question, keep)))
+    let named = (document.name.clone(), path);
+    run::run(&run::about_kept(args.ask, named, model, is_chat, (question, keep)))
 }
 
 /// The session to ask: of the model that was given, or the one that was used last; before others

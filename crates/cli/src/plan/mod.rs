@@ -25,7 +25,7 @@ use crate::args::{EngineArgs, RopeArgs, TuningArgs, kv_types, one_of};
 use crate::context::Limit;
 use crate::device::with_device;
 use crate::interrupt::Interrupt;
-use crate::load::ModelArgs;
+use crate::load::{ModelArgs, warn_of_length};
 use crate::out;
 use crate::table::Table;
 use crate::units;
@@ -106,6 +106,9 @@ fn report<B: Backend>(
     context: usize,
     backend: Arc<B>,
 ) -> Result<()> {
+    let rope = args.rope.scaling(&folder.config);
+    let options = EngineOptions { rope, ..args.engine.options(context) };
+    warn_of_length(&folder.config, &folder.path, &options);
     let report = plan(args, &folder, context, &*backend)?;
     let policies = (&args.policies[..], &args.tuning);
     let measure = || seconds::measure(folder, &args.engine, policies, context, backend);

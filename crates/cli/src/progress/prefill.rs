@@ -26,7 +26,8 @@ pub struct PrefillBar {
 impl PrefillBar {
     /// An empty bar for `n_tokens` tokens.
     pub fn new(n_tokens: usize) -> Self {
-        let (total, done, line) = (n_tokens, AtomicUsize::new(0), LiveLine::default());
+        let (total, done) = (AtomicUsize::new(n_tokens), AtomicUsize::new(0));
+        let line = LiveLine::default();
         let now = Instant::now();
         let bar = Self {
             shared: Arc::new(Shared { total, done, line }),
@@ -47,7 +48,7 @@ impl PrefillBar {
             note(Interrupted(format!(
                 "{} of {} {what} tokens were computed; {fate}",
                 units::count(shared.done.load(Ordering::Relaxed)),
-                units::count(shared.total),
+                units::count(shared.total.load(Ordering::Relaxed)),
             )));
         }
     }
@@ -55,6 +56,8 @@ impl PrefillBar {
     /// Shows how far the prefill is, and breaks off if Ctrl-C was pressed.
     pub fn update(&mut self, progress: Progress, guard: &InterruptGuard<'_>) -> ControlFlow<()> {
         self.shared.done.store(progress.done, Ordering::Relaxed);
+        // Of an answer that was computed through a policy, tokens are computed once more.
+        self.shared.total.store(progress.total, Ordering::Relaxed);
         let now = Instant::now();
         let speed = units::rate(Some(progress.tokens_per_s()));
         if terminal::columns().is_some() {
@@ -73,7 +76,8 @@ impl PrefillBar {
     }
 
     fn draw(&self, message: &str) {
-        let (done, total) = (self.shared.done.load(Ordering::Relaxed), self.shared.total);
+        let [done, total] =
+            [&self.shared.done, &self.shared.total].map(|n| n.load(Ordering::Relaxed));
         let counts = format!("{}/{} tokens", units::count(done), units::count(total));
         self.shared.line.draw(&labelled("prefill", done, total, &format!("{counts}  {message}")));
     }
@@ -87,7 +91,7 @@ impl Drop for PrefillBar {
 
 /// What a bar and the words at an interrupt share.
 struct Shared {
-    total: usize,
+    total: AtomicUsize,
     done: AtomicUsize,
     line: LiveLine,
 }

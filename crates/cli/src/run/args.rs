@@ -48,6 +48,10 @@ pub struct RunArgs {
     #[arg(skip)]
     pub(super) keep_index: Option<String>,
 
+    /// What the session is called, where another command runs this one.
+    #[arg(skip)]
+    pub(super) title: Option<String>,
+
     /// Go on from a document that --save-session wrote, without reading it again, under the policy
     /// that it was saved under unless another one is given. With -f: the document's text, for files
     /// that hold none [default: none].

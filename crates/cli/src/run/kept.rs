@@ -71,7 +71,7 @@ impl AskArgs {
 /// session lacks.
 pub fn about_kept(
     args: AskArgs,
-    session: PathBuf,
+    (title, session): (String, PathBuf),
     model: &Path,
     is_chat: bool,
     (question, keep_index): (Option<String>, String),
@@ -85,6 +85,7 @@ pub fn about_kept(
         force: false,
         session: Some(session),
         keep_index: Some(keep_index),
+        title: Some(title),
         predict,
         system: None,
         no_chat_template: !is_chat,

@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, bail};
 use longview_core::{DType, FileSource};
 use longview_engine::{CancelToken, Engine, EngineError, Session};
+use longview_library::free_bytes;
 use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, SessionFile};
 use pollster::block_on;
@@ -179,6 +180,7 @@ pub fn read<B: Backend>(
         block_on(session.cut(known))?;
     }
     let rest = &ids[known..];
+    check_room(args, engine, rest.len(), file.name())?;
     let guard = interrupt.cancel_with(session.cancel_token());
     let mut bar = PrefillBar::new(rest.len());
     let mut update = |progress| bar.update(progress, &guard);
@@ -204,6 +206,31 @@ pub fn read<B: Backend>(
         "{n_read} of {total} document tokens were read and are kept; --session {name} goes on with \
          the rest:\n  {command}"
     ))))
+}
+
+/// Fails where there is no room for the rows of `n_tokens` tokens beside `file`: what was read is
+/// lost if it cannot be written.
+fn check_room<B: Backend>(
+    args: &RunArgs,
+    engine: &Engine<B>,
+    n_tokens: usize,
+    file: &Path,
+) -> Result<()> {
+    let Ok(policy) = args.policy.options() else { return Ok(()) };
+    let rows = engine.kv_plan(&policy)?.host_kv_bytes as f64;
+    let needed = (rows * n_tokens as f64 / engine.options().ctx_size.max(1) as f64) as u64;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let free = free_bytes(folder.unwrap_or(Path::new(".")));
+    if let Some(free) = free.filter(|free| *free < needed) {
+        bail!(
+            "--save-session {}: no room: {} are needed and {} are free; free some, or name a file \
+             on another disk",
+            file.display(),
+            units::bytes(needed),
+            units::bytes(free),
+        );
+    }
+    Ok(())
 }
 
 /// The command that goes on with a document of which a part was saved as `name`: this one, from

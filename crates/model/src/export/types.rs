@@ -81,8 +81,21 @@ impl fmt::Display for ExportType {
 
 /// A name that is no type of a file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("unknown type '{0}': use f32, f16, bf16, {names}", names = names())]
+#[error("unknown type '{0}': use f32, f16, bf16, {names}{mix}", names = names(), mix = mix(.0))]
 pub struct ParseExportTypeError(String);
+
+/// Words for names of llama.cpp's mixtures, such as `Q4_K_M`: files of one type for most tensors
+/// and better ones for some.
+fn mix(name: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    let is_base = |ty: &QuantType| {
+        let rest = name.strip_prefix(ty.name()).and_then(|rest| rest.strip_prefix('_'));
+        matches!(rest, Some("s" | "m" | "l"))
+    };
+    let base = QuantType::ALL.into_iter().find(is_base).map(QuantType::name);
+    let said = |base| format!("; it is a mix of llama.cpp's, whose main type is {base}");
+    base.map_or_else(String::new, said)
+}
 
 fn names() -> String {
     QuantType::ALL.map(QuantType::name).join(", ")

@@ -17,7 +17,7 @@ use crate::index::{
     ProjectionRecord, RecordedQueries, projection::Projections,
 };
 use crate::layout::{KvShape, SUMMED_TOKENS};
-use crate::policy::{INDEX_SEGMENT, Policy};
+use crate::policy::{FLUSH_STEPS, INDEX_SEGMENT, Policy};
 use crate::store::LayerStore;
 
 /// A layer, to be filled.
@@ -163,7 +163,10 @@ impl<B: Backend> LayerPlace<'_, B> {
         let window = policy.index.map_or(0, |index| index.window);
         let has_window =
             !record.is_submitted || record.n_indexed.saturating_add(window) <= *n_tokens;
-        let is_fit = (is_fork || record.is_sound(sinks, policy.ring_rows(), *n_tokens))
+        // A full window is handed over in the step that fills it, and indexed some steps later.
+        let later = if record.is_submitted { 0 } else { FLUSH_STEPS };
+        let pending = policy.ring_rows().saturating_sub(later);
+        let is_fit = (is_fork || record.is_sound(sinks, pending, *n_tokens))
             && has_window
             && state.permuted_to <= record.n_indexed
             && record.tokens.is_some() == recall.tokens.is_some()

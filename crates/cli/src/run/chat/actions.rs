@@ -199,7 +199,8 @@ impl<B: Backend> Chat<'_, B> {
     fn print_stats(&self) {
         note(format_args!(
             "context  {} of {} tokens, {} of them the document's; turns: {}",
-            units::count(self.session.n_tokens()),
+            // The token that was sampled last may have no place.
+            units::count(self.session.n_tokens().min(self.engine.options().ctx_size)),
             units::count(self.engine.options().ctx_size),
             units::count(self.document_ids.len().min(self.session.n_tokens())),
             units::count(self.talk.turns.len()),

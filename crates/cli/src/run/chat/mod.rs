@@ -127,7 +127,9 @@ impl<B: Backend> Chat<'_, B> {
             let name = self.args.model.name();
             note(format_args!("chat with {name}; /help lists the commands, Ctrl-D ends"));
         } else if let Some(path) = &self.args.session {
-            let (name, n_turns) = (path.display(), self.talk.turns.len());
+            let path = path.display().to_string();
+            let (name, n_turns) =
+                (self.args.title.as_ref().unwrap_or(&path), self.talk.turns.len());
             let turns = match n_turns {
                 0 => String::new(),
                 1 => ", 1 turn".to_owned(),

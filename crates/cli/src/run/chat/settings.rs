@@ -112,10 +112,16 @@ pub fn set(
     Ok(format!("{} {}", setting.names[0], (setting.show)(params)))
 }
 
-/// What a message of the command line says, without the hints for its usage.
+/// What a message of the command line says, with the values that there are, without the hints for
+/// its usage.
 fn first_line(message: &str) -> String {
-    let line = message.lines().next().unwrap_or_default();
-    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+    let mut lines = message.lines();
+    let line = lines.next().unwrap_or_default();
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    match lines.next().map(str::trim).filter(|next| next.starts_with("[possible values")) {
+        Some(values) => format!("{line} {values}"),
+        None => line.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -128,6 +134,12 @@ mod tests {
             set(&mut params, &GenerationDefaults::default(), name, value)?;
         }
         Ok(params)
+    }
+
+    #[test]
+    fn what_is_no_value_is_answered_with_those_there_are() {
+        let said = after(&[("draft", "maybe")]).unwrap_err();
+        assert!(said.ends_with("[possible values: lookup, off]"), "{said}");
     }
 
     #[test]
