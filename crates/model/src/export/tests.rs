@@ -348,4 +348,6 @@ fn names_of_types_parse_back() {
     }
     let error = "q2_k".parse::<ExportType>().unwrap_err().to_string();
     assert!(error.starts_with("unknown type 'q2_k': use f32, f16, bf16, q4_0"), "{error}");
+    let mix = "Q4_K_M".parse::<ExportType>().unwrap_err().to_string();
+    assert!(mix.ends_with("a mix of llama.cpp's, whose main type is q4_k"), "{mix}");
 }
