@@ -25,6 +25,8 @@ pub(crate) struct Form {
     begun: Vec<bool>,
     choices: Vec<Whole>,
     calls: Vec<Calls>,
+    /// The part that ends the answer which ended last: what the request took belongs into it.
+    ended: Option<Map<String, Value>>,
 }
 
 /// An answer as far as it came.
@@ -97,6 +99,7 @@ impl Form {
             begun: vec![false; n],
             choices: vec![Whole::default(); n],
             calls: vec![Calls::new(None); n],
+            ended: None,
         }
     }
 
@@ -230,6 +233,21 @@ impl Form {
         pieces
     }
 
+    /// The end of a stream. As llama.cpp's server has it: many clients look into the first choice of
+    /// every part, so that there is one without choices only where it was asked for.
+    fn last(&mut self, summary: &Summary) -> Vec<Value> {
+        let mut ended = self.ended.take();
+        let mut last = match ended.take_if(|_| !self.sending.include_usage) {
+            Some(part) => part,
+            None => self.part(Vec::new()),
+        };
+        add_summary(&mut last, summary);
+        if !self.sending.include_usage {
+            last.remove("usage");
+        }
+        ended.into_iter().chain([last]).map(Value::Object).collect()
+    }
+
     fn logprobs(&self, probs: &[TokenProb]) -> Value {
         if !self.has_logprobs {
             return Value::Null;
@@ -293,17 +311,13 @@ impl Script for Form {
                 } else {
                     last["text"] = json!("");
                 }
-                events.push(Value::Object(self.part(vec![last])));
+                let part = self.part(vec![last]);
+                // That of an answer before goes out: only the last one waits for the figures.
+                let before = self.ended.replace(part).map(Value::Object);
+                events.splice(..0, before);
                 events
             }
-            Event::Done(summary) => {
-                let mut last = self.part(Vec::new());
-                add_summary(&mut last, &summary);
-                if !self.sending.include_usage {
-                    last.remove("usage");
-                }
-                vec![Value::Object(last)]
-            }
+            Event::Done(summary) => self.last(&summary),
             Event::Failed(error) => vec![error.json()],
         }
     }

@@ -59,6 +59,42 @@ fn a_stream_says_what_a_whole_answer_says() {
 }
 
 #[test]
+fn only_who_asks_for_usage_gets_a_part_without_choices() {
+    let served = serve(ServerOptions::default());
+    let prompts = [
+        ("/v1/completions", json!({ "prompt": "It was", "n": 2 })),
+        ("/v1/completions", json!({ "prompt": ["It was", "The baker"] })),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": [{ "role": "user", "content": "It was" }], "n": 2 }),
+        ),
+    ];
+    for (path, mut body) in prompts {
+        body["stream"] = json!(true);
+        body["max_tokens"] = json!(6);
+        let events = served.post(path, &body).events();
+        let n_choices = |event: &serde_json::Value| event["choices"].as_array().map(Vec::len);
+        assert!(events.iter().all(|event| n_choices(event) == Some(1)), "{events:?}");
+        let reasons = events.iter().filter(|e| !e["choices"][0]["finish_reason"].is_null());
+        assert_eq!(reasons.count(), 2, "{events:?}");
+        let (last, parts) = events.split_last().expect("events");
+        assert!(last["choices"][0]["finish_reason"].is_string(), "{last}");
+        assert_eq!(last["timings"]["predicted_n"], 12, "{last}");
+        assert!(last["longview"]["policy"].is_string() && last["usage"].is_null(), "{last}");
+        assert!(parts.iter().all(|part| part["timings"].is_null()), "{parts:?}");
+
+        body["stream_options"] = json!({ "include_usage": true });
+        let events = served.post(path, &body).events();
+        let (last, parts) = events.split_last().expect("events");
+        assert!(parts.iter().all(|event| n_choices(event) == Some(1)), "{parts:?}");
+        assert_eq!((n_choices(last), &last["usage"]["completion_tokens"]), (Some(0), &json!(12)));
+        assert_eq!(last["timings"]["predicted_n"], 12, "{last}");
+        let reason = &parts.last().expect("a part")["choices"][0]["finish_reason"];
+        assert!(reason.is_string(), "{parts:?}");
+    }
+}
+
+#[test]
 fn who_leaves_while_a_prompt_is_read_frees_the_place_and_what_was_read_stays() {
     let served = serve_with(ServerOptions::default(), 32, Duration::ZERO);
     let (text, facts) = document(250, 3);
