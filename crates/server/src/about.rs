@@ -181,7 +181,7 @@ pub(crate) async fn apply_template(app: Caller, body: Bytes) -> Result<Response<
     let body = aside(move || {
         let body = parse(&body)?;
         let mut fields = Fields::of(&body)?;
-        let mut messages = messages(&mut fields)?;
+        let mut messages = app.model.as_known(messages(&mut fields)?);
         let tools = Tools::read(&mut fields)?.tell(&app.model, &mut messages);
         let is_asked = fields.flag("add_generation_prompt")?.unwrap_or(true);
         let extra = template_fields(&mut fields)?;

@@ -146,6 +146,7 @@ pub(crate) fn with_all(
     tools: &Tools,
 ) -> Result<Conversation, ApiError> {
     told.messages = with_document(app, told.messages, document)?;
+    told.messages = app.model.as_known(told.messages);
     told.tools = tools.tell(&app.model, &mut told.messages);
     Ok(told)
 }

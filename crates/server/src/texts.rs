@@ -68,6 +68,22 @@ impl ModelFacts {
         self.chat.as_ref().map_or(Reading::Plain, |_| Reading::Chat)
     }
 
+    /// Messages in the words that the chat template knows. OpenAI's role `developer` is what others
+    /// call `system`, and most templates refuse it or leave the message out.
+    pub(crate) fn as_known(&self, mut messages: Vec<Value>) -> Vec<Value> {
+        if !self.knows("developer") {
+            for message in messages.iter_mut().filter(|message| message["role"] == "developer") {
+                message["role"] = json!("system");
+            }
+        }
+        messages
+    }
+
+    /// Whether there is a chat template that has `word` in it.
+    fn knows(&self, word: &str) -> bool {
+        self.chat.as_ref().is_some_and(|chat| chat.mentions(word))
+    }
+
     /// The text of a conversation.
     pub(crate) fn render(
         &self,
@@ -145,6 +161,7 @@ impl ModelFacts {
 
     /// What all conversations that go on from these messages begin with.
     pub(crate) fn encode_conversation(&self, messages: &[Value]) -> Result<Vec<u32>, ApiError> {
+        let messages = self.as_known(messages.to_vec());
         // Who speaks next: templates refuse two messages of one in a row.
         let is_user = messages.last().is_some_and(|last| last["role"] == "user");
         let role = if is_user { "assistant" } else { "user" };

@@ -283,10 +283,14 @@ fn tell_by_message(list: &[Value], messages: &mut Vec<Value>) {
          {{\"name\": NAME, \"arguments\": {{...}}}}\n</tool_call>",
         tools.join("\n")
     );
-    match messages.first_mut().filter(|first| first["role"] == "system") {
-        Some(first) => {
-            let said = first["content"].as_str().unwrap_or_default();
-            first["content"] = json!(format!("{said}\n\n{text}"));
+    // Templates have one message of the system at most.
+    let is_system = |message: &&mut Value| {
+        message["role"].as_str().is_some_and(|role| matches!(role, "system" | "developer"))
+    };
+    match messages.iter_mut().find(is_system) {
+        Some(system) => {
+            let said = system["content"].as_str().unwrap_or_default();
+            system["content"] = json!(format!("{said}\n\n{text}"));
         }
         None => messages.insert(0, json!({ "role": "system", "content": text })),
     }

@@ -21,3 +21,4 @@ mod scopes;
 mod streams;
 mod support;
 mod thoughts;
+mod turns;
