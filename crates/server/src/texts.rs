@@ -13,6 +13,7 @@ use longview_scheduler::PolicyOptions;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
+use crate::tools::as_texts;
 
 /// What is known of a model before it is loaded, and how its texts become tokens.
 pub struct ModelFacts {
@@ -75,6 +76,10 @@ impl ModelFacts {
             for message in messages.iter_mut().filter(|message| message["role"] == "developer") {
                 message["role"] = json!("system");
             }
+        }
+        // Templates that know calls write them in the form of their models.
+        if !self.knows("tools") && !self.knows("tool_calls") {
+            messages = as_texts(messages);
         }
         messages
     }

@@ -51,3 +51,37 @@ fn the_developer_is_the_system_where_the_template_knows_none() {
     assert!(prompt.starts_with("[!][developer]Be brief.\n\nYou may call"), "{prompt}");
     assert!(!prompt.contains("[system]"), "{prompt}");
 }
+
+#[test]
+fn calls_and_results_are_texts_where_the_template_knows_no_tools() {
+    let call = |id: &str, arguments: &str| {
+        json!({ "id": id, "type": "function",
+            "function": { "name": "weather", "arguments": arguments } })
+    };
+    let body = json!({ "add_generation_prompt": false, "messages": [
+        { "role": "user", "content": "How is it?" },
+        { "role": "assistant", "content": "I look.", "tool_calls": [
+            call("a", "{\"city\": \"Bern\"}"), call("b", "{\"city\": \"Rome\"}"),
+        ] },
+        { "role": "tool", "tool_call_id": "a", "content": "sun" },
+        { "role": "tool", "tool_call_id": "b", "content": "rain" },
+        { "role": "assistant", "content": null, "tool_calls": [call("c", "{}")] },
+        { "role": "tool", "tool_call_id": "c", "content": "snow" },
+        { "role": "assistant", "content": "Mixed." },
+    ] });
+    let served = serve_template(PLAIN);
+    let wanted = "[user]How is it?\n\
+        [assistant]I look.\n\
+        <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\":\"Bern\"}}\n</tool_call>\n\
+        <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\":\"Rome\"}}\n</tool_call>\n\
+        [user]<tool_response>\nsun\n</tool_response>\n<tool_response>\nrain\n</tool_response>\n\
+        [assistant]<tool_call>\n{\"name\": \"weather\", \"arguments\": {}}\n</tool_call>\n\
+        [user]<tool_response>\nsnow\n</tool_response>\n\
+        [assistant]Mixed.\n";
+    assert_eq!(applied(&served, &body), wanted);
+    // A template that knows calls is given them.
+    let knows = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}\
+                 {{ m.tool_calls | length }}{% endif %}{% endfor %}";
+    let prompt = applied(&serve_template(knows), &body);
+    assert!(prompt.contains("[assistant]I look.2[tool]sun[tool]rain[assistant]1"), "{prompt}");
+}
