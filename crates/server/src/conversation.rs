@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::asked::How;
-use crate::error::ApiError;
+use crate::error::{ApiError, clip};
 use crate::fields::{Fields, wrong};
 use crate::known::Known;
 use crate::texts::Conversation;
@@ -13,6 +13,9 @@ use crate::tools::Tools;
 
 /// Messages of a conversation.
 const MAX_MESSAGES: usize = 4096;
+/// A kind of part, and the field of a message, in which OpenAI's models say that they will not
+/// answer. It is what they said in that turn.
+pub(crate) const REFUSAL: &str = "refusal";
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// A conversation for the chat template.
@@ -40,11 +43,17 @@ fn one_message(i: usize, message: &Value) -> Result<Value, ApiError> {
             return Err(wrong(&format!("{name}.tool_calls"), wanted));
         }
     };
-    let content = match &message["content"] {
-        // Who calls a tool need not say anything.
-        Value::Null if calls.is_some() => String::new(),
-        content => text_of_content(&format!("{name}.content"), content, &["text"])?,
+    let kinds: &[&str] = if role == "assistant" { &["text", REFUSAL] } else { &["text"] };
+    let mut content = match &message["content"] {
+        // Who calls a tool or refuses need not say anything, and clients send such turns back.
+        Value::Null if role == "assistant" => String::new(),
+        content => text_of_content(&format!("{name}.content"), content, kinds)?,
     };
+    match &message[REFUSAL] {
+        Value::String(text) if role == "assistant" => content += text,
+        Value::Null | Value::String(_) => {}
+        _ => return Err(wrong(&format!("{name}.{REFUSAL}"), "a text")),
+    }
     let mut read = json!({ "role": role, "content": content });
     if let Some(calls) = calls.filter(|calls| !calls.is_empty()) {
         read["tool_calls"] = Value::Array(calls);
@@ -67,17 +76,28 @@ pub(crate) fn text_of_content(
     content: &Value,
     kinds: &[&str],
 ) -> Result<String, ApiError> {
-    let text = |part: &Value| {
-        let is_known = part["type"].as_str().is_some_and(|kind| kinds.contains(&kind));
-        part["text"].as_str().filter(|_| is_known).map(str::to_owned)
-    };
-    let texts = match content {
-        Value::String(text) => return Ok(text.clone()),
-        Value::Array(parts) => parts.iter().map(text).collect::<Option<Vec<_>>>(),
-        _ => None,
-    };
     let refused = || wrong(name, "a text or a list of text parts");
-    texts.map(|texts| texts.concat()).ok_or_else(refused)
+    let text = |part: &Value| {
+        let kind = part["type"].as_str().ok_or_else(refused)?;
+        if !kinds.contains(&kind) {
+            return Err(unsupported_part(name, kind));
+        }
+        let key = if kind == REFUSAL { REFUSAL } else { "text" };
+        part[key].as_str().map(str::to_owned).ok_or_else(refused)
+    };
+    match content {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => parts.iter().map(text).collect(),
+        _ => Err(refused()),
+    }
+}
+
+/// That `name` has a part of a type of which no text can be made.
+pub(crate) fn unsupported_part(name: &str, kind: &str) -> ApiError {
+    let kind = clip(kind);
+    let message =
+        format!("{name}: parts of type '{kind}' are not supported: this model reads text");
+    ApiError::bad("unsupported", message).about(name)
 }
 
 /// A call that the assistant made. Templates write its arguments as JSON, so they get the value

@@ -9,7 +9,9 @@ use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
 use crate::caller::Caller;
 use crate::calls::{Calls, Part};
-use crate::conversation::{Prompt, call_of, encode, template_fields, text_of_content, with_all};
+use crate::conversation::{
+    Prompt, call_of, encode, template_fields, text_of_content, unsupported_part, with_all,
+};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::job::{Event, Summary};
@@ -167,6 +169,9 @@ fn add(name: &str, message: &Value, messages: &mut Vec<Value>) -> Result<(), Api
                 };
                 let id = word("tool_use_id")?;
                 messages.push(json!({ "role": "tool", "tool_call_id": id, "content": said }));
+            }
+            (Some(kind @ ("image" | "document" | "search_result")), _) => {
+                return Err(unsupported_part(&format!("{field}.type"), kind));
             }
             _ => {
                 let wanted = "text, tool_use of the assistant, or tool_result of the user";

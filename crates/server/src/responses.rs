@@ -11,7 +11,7 @@ use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
 use crate::caller::Caller;
 use crate::calls::{Call, Calls, Part};
-use crate::conversation::{Prompt, call_of, encode, template_fields, text_of_content};
+use crate::conversation::{Prompt, REFUSAL, call_of, encode, template_fields, text_of_content};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::job::{Event, Summary};
@@ -46,7 +46,7 @@ const UNSUPPORTED: [&str; 6] = [
     "top_logprobs",
 ];
 /// Kinds of texts in items.
-const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
+const TEXTS: [&str; 4] = ["input_text", "output_text", "text", REFUSAL];
 
 /// A request that was read.
 struct Read {

@@ -85,3 +85,57 @@ fn calls_and_results_are_texts_where_the_template_knows_no_tools() {
     let prompt = applied(&serve_template(knows), &body);
     assert!(prompt.contains("[assistant]I look.2[tool]sun[tool]rain[assistant]1"), "{prompt}");
 }
+
+#[test]
+fn turns_of_the_assistant_without_a_text_are_read() {
+    let served = serve_template(PLAIN);
+    let told = |turn: Value| {
+        let turns = [json!({ "role": "user", "content": "A" }), turn];
+        applied(&served, &json!({ "messages": turns, "add_generation_prompt": false }))
+    };
+    for (turn, said) in [
+        (json!({ "role": "assistant", "content": null }), ""),
+        (json!({ "role": "assistant" }), ""),
+        (json!({ "role": "assistant", "content": null, "refusal": "No." }), "No."),
+        (json!({ "role": "assistant", "content": "Yes.", "refusal": null }), "Yes."),
+        (
+            json!({ "role": "assistant", "content": [
+                { "type": "text", "text": "Well. " }, { "type": "refusal", "refusal": "No." },
+            ] }),
+            "Well. No.",
+        ),
+    ] {
+        assert_eq!(told(turn.clone()), format!("[user]A\n[assistant]{said}\n"), "{turn}");
+    }
+    let items = json!({ "max_output_tokens": 1, "input": [
+        { "role": "user", "content": "A" },
+        { "role": "assistant", "content": [{ "type": "refusal", "refusal": "No." }] },
+        { "role": "user", "content": "B" },
+    ] });
+    assert_eq!(served.post("/v1/responses", &items).status, 200);
+}
+
+#[test]
+fn parts_that_are_no_texts_are_refused_by_their_type() {
+    let served = serve_template(PLAIN);
+    let checked = |path: &str, body: &Value, kind: &str| {
+        let answer = served.post(path, body);
+        assert_eq!((answer.status, answer.code().as_str()), (400, "unsupported"), "{answer:?}");
+        let message = answer.json()["error"]["message"].as_str().map(str::to_owned);
+        let message = message.expect("a message");
+        assert!(message.contains(kind) && message.contains("not supported"), "{message}");
+    };
+    for kind in ["image_url", "input_audio", "file", "video_url"] {
+        let part = json!([{ "type": "text", "text": "A" }, { "type": kind }]);
+        let body = json!({ "messages": [{ "role": "user", "content": part }] });
+        checked("/v1/chat/completions", &body, kind);
+    }
+    let part = json!([{ "type": "input_image", "image_url": "x" }]);
+    let items = json!({ "input": [{ "role": "user", "content": part }] });
+    checked("/v1/responses", &items, "input_image");
+    for kind in ["image", "document"] {
+        let part = json!([{ "type": kind, "source": {} }]);
+        let turns = json!({ "max_tokens": 1, "messages": [{ "role": "user", "content": part }] });
+        checked("/v1/messages", &turns, kind);
+    }
+}
