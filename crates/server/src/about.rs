@@ -1,5 +1,7 @@
 //! What a server says of itself, and texts and tokens without the engine.
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::PoisonError;
 
 use axum::body::{Body, Bytes};
@@ -10,6 +12,7 @@ use longview_scheduler::{OPTIONS as POLICY_OPTIONS, Preset};
 use serde_json::{Value, json};
 
 use crate::app::{App, aside, parse};
+use crate::asked::no_model;
 use crate::caller::Caller;
 use crate::conversation::{messages, template_fields};
 use crate::error::{ApiError, json_response};
@@ -24,19 +27,28 @@ pub(crate) fn health(app: &App) -> Result<Response<Body>, ApiError> {
     Ok(json_response(StatusCode::OK, &json!({ "status": "ok" })))
 }
 
-/// The models that are served.
+/// The models that are served: one, by the name to show.
 pub(crate) fn models(app: &App) -> Response<Body> {
-    let data = app.model.names.iter().map(|name| {
-        json!({
-            "id": name,
-            "object": "model",
-            "created": app.started_unix_s,
-            "owned_by": "longview",
-            "meta": { "n_vocab": app.model.vocab_size, "n_ctx": app.model.ctx_size },
-        })
-    });
-    let data: Vec<Value> = data.collect();
-    json_response(StatusCode::OK, &json!({ "object": "list", "data": data }))
+    let body = json!({ "object": "list", "data": [model_json(app)] });
+    json_response(StatusCode::OK, &body)
+}
+
+/// One model, by any of the names under which requests may ask for it.
+pub(crate) fn model(app: &App, name: &str) -> Result<Response<Body>, ApiError> {
+    if !app.model.names.iter().any(|known| known == name) {
+        return Err(no_model(&app.model, name));
+    }
+    Ok(json_response(StatusCode::OK, &model_json(app)))
+}
+
+fn model_json(app: &App) -> Value {
+    json!({
+        "id": app.model.names[0],
+        "object": "model",
+        "created": app.started_unix_s,
+        "owned_by": "longview",
+        "meta": { "n_vocab": app.model.vocab_size, "n_ctx": app.model.ctx_size },
+    })
 }
 
 /// Counters for Prometheus.
@@ -58,11 +70,15 @@ pub(crate) fn props(app: &App) -> Response<Body> {
     let options = POLICY_OPTIONS.iter().map(
         |option| json!({ "name": option.name, "value": option.value, "help": option.help.trim() }),
     );
+    // Where the host keeps its files is nothing to its clients.
+    let path = Path::new(&model.words);
+    let path = path.file_name().filter(|_| path.is_absolute()).map(OsStr::to_string_lossy);
+    let path = path.unwrap_or_else(|| model.words.as_str().into());
     let token = |id: Option<u32>| id.and_then(|id| model.tokenizer.decode(&[id], false).ok());
     let body = json!({
         "model": model.names[0],
         "model_alias": model.names[0],
-        "model_path": model.words,
+        "model_path": path,
         "is_embedded": model.is_embedded,
         "needs_key": app.keys.are_needed(),
         "n_ctx": model.ctx_size,

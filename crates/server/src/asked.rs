@@ -216,10 +216,15 @@ pub(crate) fn check_model(fields: &mut Fields<'_>, model: &ModelFacts) -> Result
     if name.is_empty() || model.names.iter().any(|known| known == name) {
         return Ok(());
     }
-    let names = model.names.join(", ");
-    let message = format!("model: '{}' is not served here; there is: {names}", clip(name));
+    Err(no_model(model, name).about("model"))
+}
+
+/// That there is no such model. Other names of the one there is may be paths of this machine.
+pub(crate) fn no_model(model: &ModelFacts, name: &str) -> ApiError {
+    let served = &model.names[0];
+    let message = format!("model: '{}' is not served here; there is: {served}", clip(name));
     let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, "model_not_found", message);
-    Err(error.about("model").with("models", serde_json::json!(model.names)))
+    error.with("models", serde_json::json!([served]))
 }
 
 fn sampling(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<SamplingParams, ApiError> {

@@ -39,6 +39,7 @@ mod offers;
 mod openapi;
 mod options;
 mod page;
+mod percent;
 mod responses;
 mod routes;
 mod server;

@@ -38,7 +38,7 @@ enum Kind {
 
 /// How an answer is generated.
 const ANSWER: &[Field] = &[
-    Field("model", Kind::Text, "a name that /v1/models lists, or none"),
+    Field("model", Kind::Text, "the name that /v1/models lists, or none"),
     Field("max_tokens", Kind::Whole, "the most tokens of the answer"),
     Field("temperature", Kind::Number, "0 is greedy"),
     Field("top_p", Kind::Number, "above 0, at most 1"),
@@ -120,7 +120,7 @@ const STOPS: &[Field] = &[
     Field("reasoning_format", Kind::Text, "auto, deepseek, or none: thoughts stay in the text"),
 ];
 const COUNTED: &[Field] = &[
-    Field("model", Kind::Text, "a name that /v1/models lists, or none"),
+    Field("model", Kind::Text, "the name that /v1/models lists, or none"),
     Field("context_id", Kind::Text, "a context whose text comes first"),
 ];
 const TOKENIZE: &[Field] = &[
@@ -138,7 +138,7 @@ const TEMPLATE: &[Field] = &[
 const PIN: &[Field] = &[Field("pin", Kind::Flag, "whether it stays whatever else needs room")];
 const CONTEXT: &[Field] = &[
     Field("text", Kind::Text, "the document"),
-    Field("model", Kind::Text, "a name that /v1/models lists, or none"),
+    Field("model", Kind::Text, "the name that /v1/models lists, or none"),
     Field("name", Kind::Text, "how it is called"),
     Field("pin", Kind::Flag, "keeps it whatever else needs room"),
     Field("prefill", Kind::Text, "exact, sparse or sparse:THRESHOLD: how it is read"),
@@ -157,7 +157,8 @@ fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
         ("GET", "/assets/page.css") => ("its style", &[]),
         ("GET", "/assets/icon.svg") => ("its icon", &[]),
         ("GET", "/health") => ("whether requests are served", &[]),
-        ("GET", "/v1/models") => ("the names of the model", &[]),
+        ("GET", "/v1/models") => ("the model", &[]),
+        ("GET", "/v1/models/{id}") => ("the model, by one of its names", &[]),
         ("GET", "/metrics") => ("counters for Prometheus", &[]),
         ("GET", "/props") => ("how the server was started", &[]),
         ("GET", "/slots") => ("the requests of the key that run", &[]),

@@ -19,7 +19,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::page::Asset;
-use crate::{about, complete, contexts, guard, messages, openapi, responses};
+use crate::{about, complete, contexts, guard, messages, openapi, percent, responses};
 
 /// A path of the server; it may have a name in braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,7 @@ pub struct Route {
 enum Target {
     Health,
     Models,
+    Model,
     Metrics,
     Props,
     Tokenize,
@@ -77,13 +78,14 @@ const fn page(path: &'static str, asset: Asset) -> Route {
 }
 
 /// All routes there are.
-pub const ROUTES: [Route; 24] = [
+pub const ROUTES: [Route; 25] = [
     page("/", Asset::Html),
     page("/assets/page.js", Asset::Script),
     page("/assets/page.css", Asset::Style),
     page("/assets/icon.svg", Asset::Icon),
     Route { is_open: true, ..route("GET", "/health", Target::Health) },
     route("GET", "/v1/models", Target::Models),
+    route("GET", "/v1/models/{id}", Target::Model),
     route("GET", "/metrics", Target::Metrics),
     route("GET", "/props", Target::Props),
     route("GET", "/slots", Target::Slots),
@@ -111,7 +113,9 @@ impl Route {
             None => (self.path == path).then_some(None),
             Some((start, end)) => {
                 let name = path.strip_prefix(start)?.strip_suffix(end)?;
-                (!name.is_empty() && !name.contains('/')).then_some(Some(name))
+                // Names of models have slashes in them, which many clients send as they are.
+                let may_be = self.target == Target::Model || !name.contains('/');
+                (!name.is_empty() && may_be).then_some(Some(name))
             }
         }
     }
@@ -183,6 +187,10 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
     if let Target::Page(asset) = route.target {
         return asset.respond(request.headers());
     }
+    let name = percent::decoded(name.unwrap_or_default()).ok_or_else(|| {
+        let message = "id: is no text in UTF-8 with `%` and two digits for what a path cannot have";
+        ApiError::field("id", message)
+    })?;
     let kind = request.headers().get("content-type").and_then(|kind| kind.to_str().ok());
     let kind = kind.map(str::to_owned);
     let body = body(&app, request).await?;
@@ -190,7 +198,7 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
     if route.target == Target::CreateContext {
         return contexts::create(app, kind.as_deref(), body).await;
     }
-    dispatch(app, route.target, name.unwrap_or_default().to_owned(), body).await
+    dispatch(app, route.target, name, body).await
 }
 
 /// The whole body, if it comes in time and is not too large.
@@ -226,6 +234,7 @@ async fn dispatch(
     match target {
         Target::Health => about::health(&app),
         Target::Models => Ok(about::models(&app)),
+        Target::Model => about::model(&app, &name),
         Target::Metrics => Ok(about::metrics(&app)),
         Target::Props => Ok(about::props(&app)),
         Target::Tokenize => about::tokenize(app, body).await,

@@ -1,11 +1,12 @@
 //! What the server says of itself is so: its page for programs, its slots and its properties.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{CTX_SIZE, Library, logged, serve};
-use longview_server::{ROUTES, ServerOptions};
+use crate::support::{CTX_SIZE, Library, begin_model, facts_of_model, logged, serve};
+use longview_server::{ModelFacts, ROUTES, ServerOptions};
 
 #[test]
 fn every_route_is_on_the_page_and_nothing_else() {
@@ -121,4 +122,33 @@ fn properties_are_those_of_the_model_and_the_start() {
     let pieces = pieces["tokens"].as_array().expect("a list").iter();
     let text: String = pieces.filter_map(|token| token["piece"].as_str()).collect();
     assert_eq!(text, "It was");
+}
+
+#[test]
+fn a_model_has_one_name_to_show_and_paths_stay_here() {
+    let path = "/srv/secret folder/needle.gguf";
+    let names = ["lab/needle", "needle.gguf", path].map(str::to_owned).to_vec();
+    let model = ModelFacts { names, words: path.to_owned(), ..facts_of_model() };
+    let served = begin_model(model, ServerOptions::default(), 128, Duration::ZERO);
+    served.wait_until_ready();
+    let models = served.get("/v1/models").json();
+    let list = models["data"].as_array().expect("a list");
+    assert_eq!((list.len(), &list[0]["id"]), (1, &json!("lab/needle")));
+    for id in ["lab/needle", "lab%2Fneedle", "needle.gguf", "/srv/secret%20folder/needle.gguf"] {
+        let one = served.get(&format!("/v1/models/{id}"));
+        assert_eq!((one.status, one.json()), (200, list[0].clone()), "{id}");
+    }
+    let other = served.get("/v1/models/lab");
+    assert_eq!((other.status, other.code().as_str()), (404, "model_not_found"), "{other:?}");
+    assert_eq!(other.json()["error"]["models"], json!(["lab/needle"]));
+    let bad = served.get("/v1/models/%ff");
+    assert_eq!((bad.status, &bad.json()["error"]["param"]), (400, &json!("id")), "{bad:?}");
+    assert_eq!(served.get("/v1/models/").status, 404);
+    // The path is a name, and nobody learns it.
+    let ask = |model: &str| {
+        served.post("/v1/completions", &json!({ "prompt": "A", "max_tokens": 1, "model": model }))
+    };
+    assert_eq!(ask(path).status, 200);
+    let pages = [served.get("/props"), ask("gpt"), ask(path), other];
+    assert!(pages.iter().all(|page| !page.body.contains("secret")), "{pages:?}");
 }
