@@ -56,7 +56,8 @@ impl Known {
 /// A context by its id or its name: of the library, else of the storage that servers share, from
 /// which its text then comes into the library.
 pub(crate) fn find(app: &Caller, word: &str) -> Result<Document, ApiError> {
-    if word.len() > 256 {
+    // Names have up to 200 letters, of up to 4 bytes.
+    if word.len() > 1024 {
         let near = Vec::new();
         return Err(DocumentsError::NotFound { word: word.to_owned(), near }.into());
     }

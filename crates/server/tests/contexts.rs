@@ -169,6 +169,34 @@ fn a_build_whose_document_is_removed_fails_alone() {
 }
 
 #[test]
+fn names_that_no_path_can_have_work_encoded() {
+    let library = Library::new();
+    let served = serve(library.options());
+    for (name, path) in [
+        ("the book", "the%20book"),
+        ("caf\u{e9}", "caf%C3%A9"),
+        ("part/one", "part%2Fone"),
+        ("100% sure?", "100%25%20sure%3F"),
+        (&"\u{e9}".repeat(200), &"%C3%A9".repeat(200)),
+    ] {
+        let new = json!({ "text": format!("This is {name}."), "name": name });
+        assert_eq!(served.post("/v1/contexts", &new).status, 200, "{name}");
+        let path = format!("/v1/contexts/{path}");
+        assert_eq!(served.get(&path).json()["name"], name);
+        assert_eq!(served.get(&format!("{path}/text")).json()["name"], name);
+        let pinned = served.post(&path, &json!({ "pin": true })).json();
+        assert_eq!((&pinned["name"], &pinned["pinned"]), (&json!(name), &json!(true)));
+        assert_eq!(served.ask("DELETE", &path, &[], "").status, 200, "{name}");
+        assert_eq!(served.get(&path).code(), "context_not_found", "{name}");
+    }
+    for bad in ["%", "a%2", "%zz", "caf%E9"] {
+        let answer = served.get(&format!("/v1/contexts/{bad}"));
+        assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_value"), "{answer:?}");
+        assert_eq!(answer.json()["error"]["param"], "id", "{bad}");
+    }
+}
+
+#[test]
 fn a_conversation_is_a_context_too() {
     let library = Library::new();
     let served = serve(library.options());
