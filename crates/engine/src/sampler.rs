@@ -91,6 +91,8 @@ pub struct Sampler {
     params: SamplingParams,
     rng: SplitMix64,
     candidates: Vec<(f32, u32)>,
+    /// Which tokens were penalised in this call; none between two of them.
+    seen: Vec<bool>,
 }
 
 impl Sampler {
@@ -98,7 +100,8 @@ impl Sampler {
     pub fn new(params: SamplingParams, n_vocab: usize) -> Result<Self, EngineError> {
         params.validate()?;
         let rng = SplitMix64::new(params.seed);
-        Ok(Self { params, rng, candidates: Vec::with_capacity(n_vocab) })
+        let (candidates, seen) = (Vec::with_capacity(n_vocab), vec![false; n_vocab]);
+        Ok(Self { params, rng, candidates, seen })
     }
 
     /// The parameters.
@@ -152,14 +155,18 @@ impl Sampler {
             return;
         }
         let window = &history[history.len().saturating_sub(repeat_last_n)..];
-        for (i, token) in window.iter().enumerate() {
-            // Once per token, however often it stands in the window.
-            if window[..i].contains(token) {
-                continue;
-            }
-            if let Some((logit, _)) = self.candidates.get_mut(*token as usize) {
+        self.seen.resize(self.candidates.len(), false);
+        for token in window.iter().map(|token| *token as usize) {
+            // Once per token, however often it stands in the window, which may be long.
+            let Some((logit, _)) = self.candidates.get_mut(token) else { continue };
+            if !std::mem::replace(&mut self.seen[token], true) {
                 *logit =
                     if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
+            }
+        }
+        for token in window {
+            if let Some(seen) = self.seen.get_mut(*token as usize) {
+                *seen = false;
             }
         }
     }

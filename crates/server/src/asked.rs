@@ -126,11 +126,10 @@ impl How {
     ) -> Result<Self, ApiError> {
         fields.refuse(&UNSUPPORTED)?;
         let sampling = sampling(fields, model)?;
-        let mut max = fields.whole("max_tokens", 0..=u64::MAX)?;
+        let mut max = fields.count("max_tokens")?;
         for other in ["max_completion_tokens", "max_output_tokens", "n_predict"] {
-            max = fields.whole(other, 0..=u64::MAX)?.or(max);
+            max = fields.count(other)?.or(max);
         }
-        let max = max.map(|max| usize::try_from(max).unwrap_or(usize::MAX));
         let default = (endpoint == Endpoint::Completions).then_some(COMPLETION_TOKENS);
         // The other endpoints have one answer.
         let max_n = match endpoint {
@@ -235,18 +234,33 @@ fn sampling(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<SamplingParam
     };
     let penalty = fields.number("repeat_penalty", 1e-3..=1e3)?;
     let penalty = fields.number("repetition_penalty", 1e-3..=1e3)?.or(penalty);
-    let back = fields.whole("repeat_last_n", 0..=u64::MAX)?;
-    let top_p = fields.number("top_p", f64::MIN_POSITIVE..=1.0)?;
-    let top_k = fields.whole("top_k", 0..=1 << 30)?.map(|k| k as usize);
+    // Of no probability at all there is no token: the best one is what is left of 0.
+    let top_p = fields.number("top_p", 0.0..=1.0)?.map(|p| p.max(f32::MIN_POSITIVE));
     Ok(SamplingParams {
         temperature: fields.number("temperature", 0.0..=100.0)?.unwrap_or(model_temperature),
-        top_k: top_k.or(authors.top_k.map(|k| k as usize)).unwrap_or(off.top_k),
+        top_k: top_k(fields)?.or(authors.top_k.map(|k| k as usize)).unwrap_or(off.top_k),
         top_p: top_p.or(authors.top_p).unwrap_or(off.top_p),
         min_p: fields.number("min_p", 0.0..=1.0)?.or(authors.min_p).unwrap_or(off.min_p),
         repeat_penalty: penalty.or(authors.repetition_penalty).unwrap_or(off.repeat_penalty),
-        repeat_last_n: back.map_or(off.repeat_last_n, |n| usize::try_from(n).unwrap_or(usize::MAX)),
-        seed: fields.whole("seed", 0..=u64::MAX)?.unwrap_or(off.seed),
+        repeat_last_n: fields.count("repeat_last_n")?.unwrap_or(off.repeat_last_n),
+        seed: seed(fields)?.unwrap_or(off.seed),
     })
+}
+
+/// Both 0 and -1 keep all.
+fn top_k(fields: &mut Fields<'_>) -> Result<Option<usize>, ApiError> {
+    if fields.any("top_k").is_some_and(|k| k.as_i64() == Some(-1)) {
+        return Ok(Some(0));
+    }
+    Ok(fields.whole("top_k", 0..=1 << 30)?.map(|k| k as usize))
+}
+
+/// A seed below 0 is none: llama.cpp's clients send -1.
+fn seed(fields: &mut Fields<'_>) -> Result<Option<u64>, ApiError> {
+    if fields.any("seed").is_some_and(|seed| seed.as_i64().is_some_and(|seed| seed < 0)) {
+        return Ok(None);
+    }
+    fields.whole("seed", 0..=u64::MAX)
 }
 
 fn stop(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Vec<String>, ApiError> {

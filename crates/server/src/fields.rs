@@ -56,6 +56,16 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A count of which -1 says that there is no limit, as in llama.cpp.
+    pub(crate) fn count(&mut self, name: &'static str) -> Result<Option<usize>, ApiError> {
+        let Some(value) = self.any(name) else { return Ok(None) };
+        if value.as_i64() == Some(-1) {
+            return Ok(Some(usize::MAX));
+        }
+        let count = value.as_u64().map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+        count.map(Some).ok_or_else(|| wrong(name, "a whole number, 0 or more, or -1 for no limit"))
+    }
+
     pub(crate) fn number(
         &mut self,
         name: &'static str,
@@ -79,6 +89,8 @@ impl<'a> Fields<'a> {
                 Value::Array(list) => !list.is_empty(),
                 Value::Object(map) => !map.is_empty(),
                 Value::String(text) => text != "none" && text != "auto" && !text.is_empty(),
+                // One answer of which the best is taken is that answer.
+                Value::Number(number) if *name == "best_of" => number.as_f64() != Some(1.0),
                 Value::Number(number) => number.as_f64() != Some(0.0),
                 Value::Null => false,
             };

@@ -129,9 +129,11 @@ fn said(body: &Value, how: &How) -> Map<String, Value> {
     ] {
         said.insert(name.to_owned(), or(name, other));
     }
-    said.insert("max_output_tokens".to_owned(), json!(how.max_tokens));
+    let max_tokens = how.max_tokens.filter(|max| *max < usize::MAX);
+    let top_p = Some(how.sampling.top_p).filter(|p| *p > f32::MIN_POSITIVE).unwrap_or(0.0);
+    said.insert("max_output_tokens".to_owned(), json!(max_tokens));
     said.insert("temperature".to_owned(), json!(how.sampling.temperature));
-    said.insert("top_p".to_owned(), json!(how.sampling.top_p));
+    said.insert("top_p".to_owned(), json!(top_p));
     said
 }
 

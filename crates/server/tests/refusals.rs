@@ -16,7 +16,7 @@ fn fields() -> Vec<(Value, &'static str)> {
         (json!({ "prompt": [1, -1] }), "prompt"),
         (json!({ "prompt": [1, 4_000_000] }), "prompt"),
         (json!({ "prompt": { "text": "a" } }), "prompt"),
-        (json!({ "max_tokens": -1 }), "max_tokens"),
+        (json!({ "max_tokens": -2 }), "max_tokens"),
         (json!({ "max_tokens": 1.5 }), "max_tokens"),
         (json!({ "max_tokens": "9" }), "max_tokens"),
         (json!({ "max_completion_tokens": true }), "max_completion_tokens"),
@@ -26,11 +26,12 @@ fn fields() -> Vec<(Value, &'static str)> {
         (json!({ "temperature": -0.1 }), "temperature"),
         (json!({ "temperature": "hot" }), "temperature"),
         (json!({ "temperature": 1e300 }), "temperature"),
-        (json!({ "top_p": 0 }), "top_p"),
+        (json!({ "top_p": -0.1 }), "top_p"),
         (json!({ "top_p": 1.1 }), "top_p"),
-        (json!({ "top_k": -1 }), "top_k"),
+        (json!({ "top_k": -2 }), "top_k"),
         (json!({ "min_p": 2 }), "min_p"),
-        (json!({ "seed": -3 }), "seed"),
+        (json!({ "seed": 1.5 }), "seed"),
+        (json!({ "seed": "a" }), "seed"),
         (json!({ "repeat_penalty": 0 }), "repeat_penalty"),
         (json!({ "repetition_penalty": [] }), "repetition_penalty"),
         (json!({ "presence_penalty": 3 }), "presence_penalty"),
@@ -102,6 +103,47 @@ fn wrong_fields_are_refused_by_name() {
     assert_eq!(served.metric("longview:requests_total"), 0.0);
     let unknown = json!({ "prompt": "A", "top_z": 1, "user": "me", "max_tokens": 1 });
     assert_eq!(served.post("/v1/completions", &unknown).status, 200);
+}
+
+#[test]
+fn numbers_that_ask_for_nothing_are_taken() {
+    let served = serve(longview_server::ServerOptions::default());
+    let said = |more: Value| {
+        let mut body = json!({ "prompt": "It was", "max_tokens": 8 });
+        for (name, value) in more.as_object().expect("an object") {
+            body[name] = value.clone();
+        }
+        let answer = served.post("/v1/completions", &body);
+        assert_eq!(answer.status, 200, "{more}: {answer:?}");
+        answer.json()["choices"][0]["text"].clone()
+    };
+    let greedy = said(json!({}));
+    for same in [
+        json!({ "seed": -1 }),
+        json!({ "seed": -9 }),
+        json!({ "best_of": 1 }),
+        json!({ "top_k": -1 }),
+        json!({ "top_k": 0 }),
+        // The best token alone, however warm it is.
+        json!({ "top_p": 0, "temperature": 2.0, "seed": 3 }),
+        json!({ "top_p": 1e-60, "temperature": 2.0, "seed": 3 }),
+    ] {
+        assert_eq!(said(same.clone()), greedy, "{same}");
+    }
+    let penalised = json!({ "repeat_penalty": 1.5, "repeat_last_n": CTX_SIZE });
+    let all = json!({ "repeat_penalty": 1.5, "repeat_last_n": -1 });
+    assert_eq!(said(all), said(penalised));
+    let long = json!({ "prompt": vec![300; CTX_SIZE - 40], "ignore_eos": true });
+    for name in ["max_tokens", "max_completion_tokens", "n_predict"] {
+        let mut body = long.clone();
+        body[name] = json!(-1);
+        let answer = served.post("/v1/completions", &body).json();
+        assert_eq!(answer["choices"][0]["finish_reason"], "length", "{name}");
+        assert!(answer["usage"]["completion_tokens"].as_u64() >= Some(39), "{answer}");
+    }
+    // What is wrong is said in few words.
+    let wrong = served.post("/v1/completions", &json!({ "prompt": "A", "top_p": 2 })).json();
+    assert_eq!(wrong["error"]["message"], "top_p: must be a number from 0 to 1");
 }
 
 #[test]
