@@ -399,6 +399,9 @@ pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
         "of_tokens": summary.n_tokens,
         "prefill": summary.prefill.to_string(),
     });
+    if let Some(seed) = summary.seed {
+        attended["seed"] = seed.into();
+    }
     if summary.blocks.all > 0 {
         attended["prefill_density"] = summary.blocks.density().into();
     }

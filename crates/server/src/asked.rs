@@ -1,6 +1,8 @@
 //! What a request asks of the engine: fields of `/v1/completions` and `/v1/chat/completions` that
 //! say how an answer is generated.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+
 use longview_engine::{Draft, PrefillMode, SamplingParams, resolve_policy};
 use longview_scheduler::{PolicyOptions, Preset};
 use serde_json::Value;
@@ -232,19 +234,30 @@ fn sampling(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<SamplingParam
         Some(true) => authors.temperature.unwrap_or(1.0),
         _ => off.temperature,
     };
+    let temperature = fields.number("temperature", 0.0..=100.0)?.unwrap_or(model_temperature);
     let penalty = fields.number("repeat_penalty", 1e-3..=1e3)?;
     let penalty = fields.number("repetition_penalty", 1e-3..=1e3)?.or(penalty);
     // Of no probability at all there is no token: the best one is what is left of 0.
     let top_p = fields.number("top_p", 0.0..=1.0)?.map(|p| p.max(f32::MIN_POSITIVE));
     Ok(SamplingParams {
-        temperature: fields.number("temperature", 0.0..=100.0)?.unwrap_or(model_temperature),
+        temperature,
         top_k: top_k(fields)?.or(authors.top_k.map(|k| k as usize)).unwrap_or(off.top_k),
         top_p: top_p.or(authors.top_p).unwrap_or(off.top_p),
         min_p: fields.number("min_p", 0.0..=1.0)?.or(authors.min_p).unwrap_or(off.min_p),
         repeat_penalty: penalty.or(authors.repetition_penalty).unwrap_or(off.repeat_penalty),
         repeat_last_n: fields.count("repeat_last_n")?.unwrap_or(off.repeat_last_n),
-        seed: seed(fields)?.unwrap_or(off.seed),
+        seed: seed(fields)?.unwrap_or_else(|| draw_seed(temperature)),
     })
+}
+
+/// The seed of a request that has none. It is of 32 bits, as llama.cpp's are: clients that read
+/// numbers as floats can send it back.
+fn draw_seed(temperature: f32) -> u64 {
+    if temperature == 0.0 {
+        return SamplingParams::default().seed;
+    }
+    // The keys of each are random, and come from the system.
+    RandomState::new().build_hasher().finish() & u64::from(u32::MAX)
 }
 
 /// Both 0 and -1 keep all.

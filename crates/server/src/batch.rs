@@ -133,6 +133,8 @@ fn sum(all: &[&Summary]) -> Summary {
         predicted_ms: ms(|one| one.predicted_ms),
         waited_ms: all.iter().map(|one| one.waited_ms).fold(0.0, f64::max),
         policy: all.first().map(|one| one.policy.clone()).unwrap_or_default(),
+        // All have the seed of their request.
+        seed: all.first().and_then(|one| one.seed),
         attended: (weight > 0.0).then(|| weighted / weight),
         left_out: all.iter().filter_map(|one| one.left_out).reduce(LeftOut::with),
         n_tokens: of(|one| one.n_tokens),

@@ -161,6 +161,8 @@ pub(crate) struct Summary {
     pub(crate) predicted_ms: f64,
     pub(crate) waited_ms: f64,
     pub(crate) policy: String,
+    /// What its tokens were drawn from, where any were.
+    pub(crate) seed: Option<u64>,
     /// How the context was read: the least exact way of any part of it.
     pub(crate) prefill: PrefillMode,
     /// What was attended where tokens of this request were read sparsely.

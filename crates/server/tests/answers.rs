@@ -46,6 +46,7 @@ fn an_answer_is_the_same_to_the_bit_alone_and_beside_others() {
         let mut body = question(&text, &facts[0]);
         body["logprobs"] = json!(2);
         body["temperature"] = json!(0.7);
+        body["seed"] = json!(0);
         body["max_tokens"] = json!(24);
         body["stop"] = json!(null);
         body["ignore_eos"] = json!(true);
@@ -194,4 +195,38 @@ fn a_request_asks_how_much_of_the_attention_its_answer_left_out() {
         let [median, most] = ["median", "of_99_percent"].map(|name| bounds[name].as_f64());
         assert!(median > Some(0.0) && median <= most && most < Some(1.0), "{answer}");
     }
+}
+
+#[test]
+fn an_answer_without_a_seed_is_drawn_anew_and_can_be_had_again() {
+    let served = serve(ServerOptions::default());
+    let body = json!({ "prompt": "It was", "n": 2, "temperature": 2.0, "max_tokens": 16 });
+    let answer = |path: &str, body: &serde_json::Value| {
+        let answer = served.post(path, body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()
+    };
+    let texts = |answer: &serde_json::Value| {
+        [0, 1].map(|i| answer["choices"][i]["text"].as_str().expect("a text").to_owned())
+    };
+    let all: Vec<_> = (0..3).map(|_| answer("/v1/completions", &body)).collect();
+    let seeds: std::collections::BTreeSet<u64> =
+        all.iter().map(|one| one["longview"]["seed"].as_u64().expect("a seed")).collect();
+    assert_eq!(seeds.len(), 3, "{all:?}");
+    assert_ne!(texts(&all[0]), texts(&all[1]));
+    let mut again = body.clone();
+    again["seed"] = all[0]["longview"]["seed"].clone();
+    assert_eq!(texts(&answer("/v1/completions", &again)), texts(&all[0]));
+    // A seed below 0 is none; each request draws one.
+    again["seed"] = json!(-1);
+    let other = answer("/v1/completions", &again);
+    assert!(!seeds.contains(&other["longview"]["seed"].as_u64().expect("a seed")), "{other}");
+    // It is said in all forms; where nothing is drawn there is none.
+    let turn = json!([{ "role": "user", "content": "It was" }]);
+    let mut turns = json!({ "messages": turn, "max_tokens": 4, "temperature": 1.0, "seed": 7 });
+    for path in ["/v1/chat/completions", "/v1/messages"] {
+        assert_eq!(answer(path, &turns)["longview"]["seed"], 7, "{path}");
+    }
+    turns["temperature"] = json!(0);
+    assert!(answer("/v1/chat/completions", &turns)["longview"]["seed"].is_null());
 }

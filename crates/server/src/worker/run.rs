@@ -162,6 +162,8 @@ impl<B: Backend> Run<B> {
     /// What it took.
     pub(super) fn summary(&self) -> Summary {
         let answer_time = self.read.map_or(Duration::ZERO, |read| read.elapsed());
+        let how = &self.job.how;
+        let is_drawn = how.max_tokens != Some(0) && how.sampling.temperature > 0.0;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let mut summary = Summary {
             n_prompt: self.job.ids.len(),
@@ -169,7 +171,8 @@ impl<B: Backend> Run<B> {
             prompt_ms: ms(self.prompt_time()),
             predicted_ms: ms(answer_time),
             waited_ms: ms(self.began - self.job.since),
-            policy: self.job.how.policy.preset.name().to_owned(),
+            policy: how.policy.preset.name().to_owned(),
+            seed: is_drawn.then_some(how.sampling.seed),
             n_tokens: self.job.ids.len(),
             ..Summary::default()
         };
