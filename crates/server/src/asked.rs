@@ -28,15 +28,23 @@ const MAX_LOGPROBS: u64 = 20;
 const COMPLETION_TOKENS: usize = 16;
 
 /// Fields of others that this server does not have.
-const UNSUPPORTED: [&str; 11] = [
+const UNSUPPORTED: [&str; 19] = [
     "audio",
     "best_of",
+    "continue_final_message",
     "dry_multiplier",
     "echo",
     "functions",
     "function_call",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
     "lora",
+    "min_tokens",
     "mirostat",
+    "stop_token_ids",
+    "structured_outputs",
     "suffix",
     "web_search_options",
     "xtc_probability",
@@ -127,6 +135,10 @@ impl How {
         endpoint: Endpoint,
     ) -> Result<Self, ApiError> {
         fields.refuse(&UNSUPPORTED)?;
+        let modalities = fields.any("modalities").and_then(Value::as_array);
+        if modalities.is_some_and(|kinds| kinds.iter().any(|kind| kind == "audio")) {
+            return Err(ApiError::unsupported("modalities"));
+        }
         let sampling = sampling(fields, model)?;
         let mut max = fields.count("max_tokens")?;
         for other in ["max_completion_tokens", "max_output_tokens", "n_predict"] {

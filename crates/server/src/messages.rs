@@ -70,6 +70,7 @@ fn read(app: &Caller, body: &[u8]) -> Result<Read, ApiError> {
     let body = parse(body)?;
     let mut fields = Fields::of(&body)?;
     check_model(&mut fields, &app.model)?;
+    fields.refuse(&["mcp_servers"])?;
     let sending = Sending::read(&mut fields)?;
     let mut how = How::read(&mut fields, &app.model, &app.grammars, Endpoint::Messages)?;
     if how.max_tokens.is_none() {

@@ -106,6 +106,40 @@ fn wrong_fields_are_refused_by_name() {
 }
 
 #[test]
+fn what_other_servers_do_is_not_ignored() {
+    let served = serve(longview_server::ServerOptions::default());
+    let turn = json!([{ "role": "user", "content": "A" }]);
+    let ask = |path: &str, name: &str, value: &Value| {
+        let mut body = json!({ "prompt": "A", "max_tokens": 1 });
+        if path != "/v1/completions" {
+            body = json!({ "messages": turn, "max_tokens": 1 });
+        }
+        body[name] = value.clone();
+        served.post(path, &body)
+    };
+    let (all, chat) = (["/v1/completions", "/v1/chat/completions", "/v1/messages"], 1..2);
+    for (name, asks, nothing, paths) in [
+        ("guided_json", json!({ "type": "object" }), json!(null), 0..3),
+        ("guided_regex", json!("a+"), json!(""), 0..3),
+        ("guided_choice", json!(["a", "b"]), json!([]), 0..3),
+        ("guided_grammar", json!("root ::= \"a\""), json!(null), 0..3),
+        ("structured_outputs", json!({ "regex": "a" }), json!({}), 0..3),
+        ("stop_token_ids", json!([7]), json!([]), 0..3),
+        ("min_tokens", json!(4), json!(0), 0..3),
+        ("continue_final_message", json!(true), json!(false), chat.clone()),
+        ("modalities", json!(["text", "audio"]), json!(["text"]), chat),
+        ("mcp_servers", json!([{ "name": "a" }]), json!([]), 2..3),
+    ] {
+        for path in &all[paths] {
+            let answer = ask(path, name, &asks);
+            assert_eq!((answer.status, answer.code().as_str()), (400, "unsupported"), "{name}");
+            assert_eq!(answer.json()["error"]["param"], name, "{path}: {answer:?}");
+            assert_eq!(ask(path, name, &nothing).status, 200, "{path} {name}");
+        }
+    }
+}
+
+#[test]
 fn numbers_that_ask_for_nothing_are_taken() {
     let served = serve(longview_server::ServerOptions::default());
     let said = |more: Value| {
