@@ -9,6 +9,7 @@ use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
 use crate::caller::Caller;
 use crate::calls::{Calls, Part};
+use crate::constraint::Constraint;
 use crate::conversation::{
     Prompt, call_of, encode, template_fields, text_of_content, unsupported_part, with_all,
 };
@@ -76,6 +77,13 @@ fn read(app: &Caller, body: &[u8]) -> Result<Read, ApiError> {
     if how.max_tokens.is_none() {
         return Err(ApiError::field("max_tokens", "max_tokens: is missing"));
     }
+    if let Some(constraint) = output_form(app, &mut fields)? {
+        if how.constraint.is_some() {
+            let message = "output_config: a request has one form of the answer, not two";
+            return Err(ApiError::field("output_config", message));
+        }
+        how.constraint = Some(constraint);
+    }
     let wants_thoughts = Thoughts::are_wanted(&mut fields)?;
     let thinks = thinking(&mut fields, &app.model)?;
     let document = text_of(app, fields.text("context_id")?)?;
@@ -108,6 +116,21 @@ fn thinking(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<Option<bool>,
         }
         _ => Err(wrong("thinking", "an object of type enabled, adaptive or disabled")),
     }
+}
+
+/// What the answer must be: Anthropic's `format` within `output_config`, or its older place.
+fn output_form(app: &App, fields: &mut Fields<'_>) -> Result<Option<Constraint>, ApiError> {
+    let config = fields.any("output_config");
+    let config =
+        config.map(|config| config.as_object().ok_or_else(|| wrong("output_config", "an object")));
+    let format = config.transpose()?.and_then(|config| config.get("format"));
+    let format = format.filter(|format| !format.is_null());
+    let (name, format) = match (format, fields.any("output_format")) {
+        (Some(format), _) => ("output_config.format", format),
+        (None, Some(format)) => ("output_format", format),
+        (None, None) => return Ok(None),
+    };
+    app.grammars.of_format(format, name, &app.model)
 }
 
 /// The fields `system` and `messages`.

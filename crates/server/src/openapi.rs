@@ -116,6 +116,8 @@ const TURNS: &[Field] = &[
 ];
 const STOPS: &[Field] = &[
     Field("stop_sequences", Kind::Any, "texts that end the answer"),
+    Field("output_config", Kind::Object, "with format, as response_format"),
+    Field("output_format", Kind::Object, "the older place of that format"),
     Field("thinking", Kind::Object, "of type enabled, adaptive or disabled"),
     Field("reasoning_format", Kind::Text, "auto, deepseek, or none: thoughts stay in the text"),
 ];

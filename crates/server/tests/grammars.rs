@@ -26,6 +26,47 @@ fn text(answer: &Value) -> &str {
 }
 
 #[test]
+fn anthropics_form_of_a_schema_is_kept() {
+    let served = serve(ServerOptions::default());
+    let schema = json!({
+        "type": "object",
+        "properties": { "city": { "enum": ["Bern", "Rome"] } },
+        "required": ["city"],
+        "additionalProperties": false,
+    });
+    let format = json!({ "type": "json_schema", "schema": schema });
+    let ask = |more: Value| {
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": "Where?" }], "max_tokens": 200,
+            "temperature": 8.0, "seed": 3,
+        });
+        for (name, value) in more.as_object().expect("an object") {
+            body[name] = value.clone();
+        }
+        served.post("/v1/messages", &body)
+    };
+    for form in
+        [json!({ "output_config": { "format": format } }), json!({ "output_format": format })]
+    {
+        let answer = ask(form).json();
+        assert_eq!(answer["stop_reason"], "end_turn", "{answer}");
+        let text = answer["content"][0]["text"].as_str().expect("a text");
+        let said: Value = serde_json::from_str(text).expect("JSON");
+        assert!(said == json!({ "city": "Bern" }) || said == json!({ "city": "Rome" }), "{said}");
+    }
+    let other = json!({ "output_config": { "effort": "low" }, "max_tokens": 1 });
+    assert_eq!(ask(other).status, 200, "nothing is said of the form");
+    for (more, param) in [
+        (json!({ "output_config": { "format": { "type": "xml" } } }), "output_config.format"),
+        (json!({ "output_format": { "type": "json_schema" } }), "output_format"),
+        (json!({ "output_format": format, "grammar": "start: \"a\"" }), "output_config"),
+    ] {
+        let answer = ask(more);
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)));
+    }
+}
+
+#[test]
 fn answers_of_chance_are_what_their_schema_says() {
     let served = serve(ServerOptions::default());
     let schema = json!({
