@@ -27,12 +27,15 @@ struct Parts {
     message: String,
     /// Numbers that belong to it.
     more: Map<String, Value>,
+    /// The methods that the path knows, where that is what was wrong.
+    allowed: Option<HeaderValue>,
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self(Box::new(Parts { status, code, param: None, message, more: Map::new() }))
+        let more = Map::new();
+        Self(Box::new(Parts { status, code, param: None, message, more, allowed: None }))
     }
 
     /// A field that cannot be used as it is.
@@ -61,6 +64,14 @@ impl ApiError {
         );
         let error = Self::bad("context_length_exceeded", message);
         error.with("n_prompt_tokens", json!(n_prompt)).with("n_ctx", json!(n_ctx))
+    }
+
+    /// A path that knows the methods `allowed` and no others.
+    pub(crate) fn not_allowed(allowed: &[&str]) -> Self {
+        let message = "this path does not know this method";
+        let mut error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
+        error.0.allowed = HeaderValue::from_str(&allowed.join(", ")).ok();
+        error
     }
 
     pub(crate) fn unavailable(code: &'static str, message: &str) -> Self {
@@ -138,6 +149,9 @@ impl ApiError {
         let mut response = json_response(self.0.status, &body);
         if matches!(self.0.status.as_u16(), 429 | 503) {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
+        }
+        if let Some(allowed) = &self.0.allowed {
+            response.headers_mut().insert(header::ALLOW, allowed.clone());
         }
         if self.0.status == StatusCode::UNAUTHORIZED {
             let scheme = HeaderValue::from_static("Bearer");

@@ -33,11 +33,17 @@ pub(crate) fn check(
 
 fn check_key(keys: &Keys, headers: &HeaderMap) -> Result<Scope, ApiError> {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let given = given.and_then(|value| value.strip_prefix("Bearer "));
+    let given = given.and_then(bearer);
     let given = given.or_else(|| headers.get("x-api-key")?.to_str().ok());
     let message = "the key is missing or wrong: send it as `Authorization: Bearer KEY`";
     let refused = || ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message);
     given.and_then(|given| keys.scope_of(given)).ok_or_else(refused)
+}
+
+/// What stands behind the scheme, whose letters may be large or small, and any blanks.
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, key) = value.trim_start_matches(' ').split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim_matches(' '))
 }
 
 /// Where only this machine reaches the server, requests name this machine. A server for others has

@@ -180,9 +180,11 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
     }
     let asked = request.method().clone();
     let asked = if asked == Method::HEAD { Method::GET } else { asked };
-    let Some((route, name)) = found.into_iter().find(|(route, _)| asked == route.method) else {
-        let message = "this path does not know this method";
-        return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message));
+    let Some((route, name)) = found.iter().find(|(route, _)| asked == route.method) else {
+        // What can be got can be asked for its head.
+        let head = found.iter().any(|(route, _)| route.method == "GET").then_some("HEAD");
+        let methods: Vec<_> = found.iter().map(|(route, _)| route.method).chain(head).collect();
+        return Err(ApiError::not_allowed(&methods));
     };
     if let Target::Page(asset) = route.target {
         return asset.respond(request.headers());

@@ -24,7 +24,12 @@ fn every_route_but_the_open_ones_wants_the_key() {
         assert_eq!(status(&[("authorization", "Bearer wrong")]), refused, "{path}");
         assert_eq!(status(&[("authorization", "Bearer secre")]), refused, "{path}");
         assert_eq!(status(&[("authorization", "Basic secret")]), refused, "{path}");
-        assert_ne!(status(&[("authorization", "Bearer secret")]), 401, "{path}");
+        for scheme in ["Bearer secret", "bearer secret", "BEARER   secret "] {
+            assert_ne!(status(&[("authorization", scheme)]), 401, "{path} {scheme}");
+        }
+        for scheme in ["Bearersecret", "Bearer", "secret", "Bearer secret secret"] {
+            assert_eq!(status(&[("authorization", scheme)]), refused, "{path} {scheme}");
+        }
         assert_ne!(status(&[("x-api-key", "secret")]), 401, "{path}");
     }
     for path in ["/v1", "/v1/contexts/a/b", "/health/", "/../metrics", "/assets", "/assets/x.js"] {
@@ -45,6 +50,24 @@ fn every_route_but_the_open_ones_wants_the_key() {
         let known = served.ask("GET", route.path, &[("x-api-key", "secret")], "");
         assert_eq!(known.status, 404, "{}", route.path);
     }
+}
+
+#[test]
+fn a_wrong_method_hears_the_right_ones() {
+    let library = Library::new();
+    let served = serve(library.options());
+    for (method, path, allowed) in [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("PUT", "/v1/contexts/a", "GET, POST, DELETE, HEAD"),
+        ("OPTIONS", "/health", "GET, HEAD"),
+    ] {
+        let answer = served.ask(method, path, &[], "");
+        assert_eq!((answer.status, answer.code().as_str()), (405, "method_not_allowed"));
+        let head = answer.head.to_lowercase();
+        assert!(head.contains(&format!("allow: {}\r", allowed.to_lowercase())), "{answer:?}");
+    }
+    assert!(!served.get("/v1/nothing").head.to_lowercase().contains("\nallow:"));
 }
 
 #[test]
