@@ -161,11 +161,49 @@ fn a_build_whose_document_is_removed_fails_alone() {
         assert_eq!(served.ask("DELETE", "/v1/contexts/gone", &[], "").status, 200);
         let build = build.join().expect("an answer");
         assert_eq!((build.status, build.code().as_str()), (404, "context_not_found"), "{build:?}");
+        // At once, not when all is read.
+        let read = served.metric("llamacpp:prompt_tokens_total");
+        let all = served.post("/tokenize", &json!({ "content": text })).json();
+        let n_tokens = all["tokens"].as_array().map_or(0, Vec::len);
+        assert!(read < n_tokens as f64, "{read} of {n_tokens}");
         let beside = beside.join().expect("an answer");
         assert_eq!(beside["usage"]["completion_tokens"], 300, "{beside}");
     });
     assert_eq!(served.metric("llamacpp:requests_processing"), 0.0);
     assert_eq!(served.post("/v1/completions", &other).status, 200);
+}
+
+#[test]
+fn all_who_wait_for_a_build_hear_that_its_context_is_removed() {
+    let library = Library::new();
+    let options = ServerOptions { n_slots: 1, ..library.options() };
+    let served = serve_with(options, 32, Duration::ZERO);
+    let (text, _) = document(250, 10);
+    let new = json!({ "text": text, "name": "gone" });
+    let streamed = json!({ "text": text, "name": "gone", "stream": true });
+    // Both wait for the only place; another prefill is a build of its own.
+    let other = json!({ "text": text, "name": "gone", "prefill": "sparse" });
+    thread::scope(|scope| {
+        let build = scope.spawn(|| served.post("/v1/contexts", &new));
+        while served.metric("llamacpp:prompt_tokens_total") < 64.0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let also = scope.spawn(|| served.post("/v1/contexts", &streamed));
+        let waits = scope.spawn(|| served.post("/v1/contexts", &other));
+        served.wait_for("llamacpp:requests_deferred", 2.0);
+        assert_eq!(served.ask("DELETE", "/v1/contexts/gone", &[], "").status, 200);
+        for build in [build, waits] {
+            let build = build.join().expect("an answer");
+            assert_eq!((build.status, build.code().as_str()), (404, "context_not_found"));
+        }
+        let also = also.join().expect("an answer");
+        let heard = also.events().iter().any(|e| e["error"]["code"] == "context_not_found");
+        assert!(heard || also.code() == "context_not_found", "{also:?}");
+    });
+    assert_eq!(served.metric("llamacpp:requests_processing"), 0.0);
+    assert_eq!(served.get("/v1/contexts").json()["data"], json!([]));
+    // The same again is a new one.
+    assert_eq!(served.post("/v1/contexts", &new).status, 200);
 }
 
 #[test]

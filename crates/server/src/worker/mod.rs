@@ -15,6 +15,7 @@ mod kept;
 mod lookup;
 mod pace;
 mod reading;
+mod removal;
 mod round;
 mod run;
 mod steps;
@@ -25,11 +26,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use longview_engine::{Draft, Engine, EngineError, Session, resolve_policy};
-use longview_library::documents::Id;
 use longview_ops::Backend;
 use longview_scheduler::SchedulerError;
 use pollster::block_on;
-use tokio::sync::oneshot;
 use tracing::{error, warn};
 
 use self::begun::Begun;
@@ -37,6 +36,7 @@ use self::choice::Choice;
 use self::disk::{Disk, Done, Waiter};
 use self::kept::{Kept, MIN_SHARED};
 use self::pace::Pace;
+use self::removal::Removal;
 use self::round::{Part, Round};
 use self::run::{Phase, Run};
 use self::steps::{guarded, step};
@@ -86,15 +86,6 @@ pub(crate) struct Worker<B: Backend> {
     events: Option<KvEvents>,
     /// Requests that began, of each scope: their numbers say nothing of others.
     n_started: BTreeMap<Scope, u64>,
-}
-
-/// A context that is to be removed.
-struct Removal {
-    scope: Scope,
-    id: Id,
-    ids: Vec<u32>,
-    since: Instant,
-    unused: oneshot::Sender<()>,
 }
 
 impl<B: Backend + 'static> Worker<B> {
@@ -274,6 +265,7 @@ impl<B: Backend + 'static> Worker<B> {
                 self.waiting.push_back(*job);
             }
             Message::Remove { scope, id, ids, unused } => {
+                self.cancel_builds(scope, id);
                 let since = Instant::now();
                 self.removing.push(Removal { scope, id, ids, since, unused });
                 self.answer_removals();
@@ -283,27 +275,6 @@ impl<B: Backend + 'static> Worker<B> {
                 self.disk_changed();
             }
             Message::Drain => self.draining = Some(Instant::now()),
-        }
-    }
-
-    /// Lets contexts go that no request uses. Those that came later do not count, nor does a build:
-    /// it fails by itself.
-    fn answer_removals(&mut self) {
-        let (runs, left, waiting) = (&self.runs, &self.left, &self.waiting);
-        let is_used = |removal: &mut Removal| {
-            let mut jobs = runs.iter().chain(left).map(|run| &run.job).chain(waiting);
-            !removal.ids.is_empty()
-                && jobs.any(|job| {
-                    let is_own = job.scope == removal.scope;
-                    let is_build = job.document.as_ref().is_some_and(|d| d.id == removal.id);
-                    is_own
-                        && !is_build
-                        && job.since <= removal.since
-                        && job.ids.starts_with(&removal.ids)
-                })
-        };
-        for removal in self.removing.extract_if(.., |removal| !is_used(removal)) {
-            let _ = removal.unused.send(());
         }
     }
 
