@@ -74,7 +74,7 @@ pub(crate) async fn whole(
                 whole.logprobs.append(&mut logprobs);
             }
             Event::Finished { reason, stop, .. } => {
-                whole.take(calls.finish());
+                whole.take(calls.finish(reason == "length"));
                 (whole.reason, whole.stop) = (Some(reason), stop);
             }
             Event::Done(summary) => return Ok((whole, summary)),
@@ -132,7 +132,7 @@ impl Form {
                     self.choices[choice].logprobs.append(&mut logprobs);
                 }
                 Event::Finished { choice, reason, .. } => {
-                    let parts = self.calls[choice].finish();
+                    let parts = self.calls[choice].finish(reason == "length");
                     self.choices[choice].take(parts);
                     self.choices[choice].reason = Some(reason);
                 }
@@ -302,7 +302,7 @@ impl Script for Form {
                 self.pieces(choice, parts, logprobs)
             }
             Event::Finished { choice, reason: why, .. } => {
-                let parts = self.calls[choice].finish();
+                let parts = self.calls[choice].finish(why == "length");
                 let mut events = self.pieces(choice, parts, Vec::new());
                 let why = reason(Some(why), !self.choices[choice].calls.is_empty());
                 let mut last = json!({ "index": choice, "finish_reason": why });

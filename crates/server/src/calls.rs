@@ -118,11 +118,11 @@ impl Calls {
         said.into_iter().flat_map(|said| self.take_said(said)).collect()
     }
 
-    /// What is left at the end of the answer.
-    pub(crate) fn finish(&mut self) -> Vec<Part> {
+    /// What is left at the end of the answer; `is_cut`: it had more to say.
+    pub(crate) fn finish(&mut self, is_cut: bool) -> Vec<Part> {
         let said = self.thoughts.finish();
         let mut parts: Vec<Part> = said.map(|said| self.take_said(said)).unwrap_or_default();
-        parts.extend(self.finish_text());
+        parts.extend(self.finish_text(is_cut));
         parts
     }
 
@@ -157,16 +157,22 @@ impl Calls {
         }
     }
 
-    fn finish_text(&mut self) -> Vec<Part> {
+    fn finish_text(&mut self, is_cut: bool) -> Vec<Part> {
         let mut parts = Vec::new();
         let Some(style) = self.style else { return parts };
         let held = std::mem::take(&mut self.held);
         match std::mem::replace(&mut self.state, State::Text) {
             // Space behind a call is of its form.
             State::Text if self.has_calls && held.trim().is_empty() => {}
+            State::Text if is_cut => {
+                let said = before_call(&style, &held);
+                self.say(said.to_owned(), &mut parts);
+            }
             State::Text => self.say(held, &mut parts),
             State::Head { is_marked } | State::Whole { is_marked } => match read(&held) {
                 Some(calls) => parts.extend(calls.into_iter().flat_map(of_call)),
+                // The beginning of a call, which is nobody's text.
+                None if is_cut && may_go_on(&style, &held, is_marked) => {}
                 None => {
                     let open = if is_marked { style.open } else { "" };
                     self.say(format!("{open}{held}"), &mut parts);
@@ -351,6 +357,30 @@ impl Calls {
         };
         drop(self.take(at));
         Step::Found
+    }
+}
+
+/// What stands before the beginning of a mark at the end of an answer that was cut off. One sign may
+/// begin anything.
+fn before_call<'a>(style: &Style, held: &'a str) -> &'a str {
+    let bare = if style.form == Form::Functions { FUNCTION } else { "" };
+    let begun = held.find(bare).filter(|at| {
+        !bare.is_empty() && matches!(tagged::head(style.form, &held[*at..]), Err(Miss::Short))
+    });
+    let n_kept = kept(held, style.open).max(kept(held, bare));
+    match begun.unwrap_or(held.len() - n_kept) {
+        at if held.len() - at > 1 => held[..at].trim_end(),
+        _ => held,
+    }
+}
+
+/// Whether a call may begin so: behind its mark one that is in no usual order may as well.
+fn may_go_on(style: &Style, held: &str, is_marked: bool) -> bool {
+    let is_short = matches!(Cursor::new(held).head(), Err(Miss::Short))
+        || style.form != Form::Json && matches!(tagged::head(style.form, held), Err(Miss::Short));
+    match held.trim_start().as_bytes().first() {
+        Some(b'{' | b'[') if is_marked => true,
+        _ => is_short && (is_marked || held.contains("\"name\"")),
     }
 }
 

@@ -408,7 +408,7 @@ impl Script for Form {
             }
             Event::Finished { reason, stop, .. } => {
                 self.ended = (Some(reason), stop);
-                let parts = self.calls.finish();
+                let parts = self.calls.finish(reason == "length");
                 let mut events = self.parts(parts);
                 self.block_stop(&mut events);
                 events

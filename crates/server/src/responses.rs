@@ -312,7 +312,7 @@ impl Form {
     }
 
     fn complete(&self, whole: &Whole, summary: &Summary) -> Value {
-        let mut output = Vec::new();
+        let mut output: Vec<Value> = Vec::new();
         if !whole.thoughts.is_empty() {
             output.push(self.item(Kind::Thoughts, 0, "completed", &[&whole.thoughts]));
         }
@@ -321,6 +321,9 @@ impl Form {
         }
         for call in &whole.calls {
             output.push(self.call_item(output.len(), "completed", call, &call.arguments));
+        }
+        if let Some(last) = output.last_mut().filter(|_| whole.reason == Some("length")) {
+            cut(last);
         }
         self.ended((whole.reason, &whole.thoughts), &output, summary)
     }
@@ -466,6 +469,14 @@ impl Form {
         self.done(item, events);
     }
 
+    /// The last item was cut off, if its end is among these events.
+    fn cut(&mut self, events: &mut [Value]) {
+        let done = events.iter_mut().rev().find(|e| e["type"] == "response.output_item.done");
+        let (Some(event), Some(item)) = (done, self.output.last_mut()) else { return };
+        cut(item);
+        event["item"] = item.clone();
+    }
+
     fn done(&mut self, item: Value, events: &mut Vec<Value>) {
         let done = json!({ "output_index": self.output.len(), "item": item });
         events.push(self.numbered("response.output_item.done", done));
@@ -492,13 +503,16 @@ impl Script for Form {
             }
             Event::Finished { reason, .. } => {
                 self.reason = Some(reason);
-                let parts = self.calls.finish();
+                let parts = self.calls.finish(reason == "length");
                 let mut events = self.parts(parts);
                 // An answer without a word has a text all the same.
                 if self.open.is_none() && self.output.is_empty() {
                     self.text(Kind::Text, "", &mut events);
                 }
                 self.close(&mut events);
+                if reason == "length" {
+                    self.cut(&mut events);
+                }
                 events
             }
             Event::Done(summary) => {
@@ -525,6 +539,15 @@ impl Script for Form {
     fn error(&mut self, error: &ApiError) -> Value {
         let error = error.json()["error"].take();
         self.numbered("error", error)
+    }
+}
+
+/// Says that an item was cut off; a call whose arguments are complete was not.
+fn cut(item: &mut Value) {
+    let arguments = item["arguments"].as_str();
+    let is_whole = arguments.is_some_and(|text| serde_json::from_str::<Value>(text).is_ok());
+    if !is_whole {
+        item["status"] = json!("incomplete");
     }
 }
 

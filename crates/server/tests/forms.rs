@@ -246,6 +246,7 @@ fn a_tool_that_must_be_called_is_called_in_each_form() {
         "tools": [{ "type": "function", "function": function }],
         "tool_choice": "required",
         "temperature": 2.0,
+        "seed": 0,
     });
     let answer = served.post("/v1/chat/completions", &chat).json();
     let choice = &answer["choices"][0];
@@ -488,6 +489,7 @@ fn calls_are_written_and_read_in_the_form_of_the_template() {
         "tools": [{ "type": "function", "function": function }],
         "tool_choice": "required",
         "temperature": 2.0,
+        "seed": 0,
     });
     for (family, template) in TEMPLATES {
         let served = serve_template(template);

@@ -245,7 +245,7 @@ fn anthropics_conversations_are_read_whole() {
         let messages = json!([
             { "role": "user", "content": "How is it?" }, used, { "role": "user", "content": content },
         ]);
-        let body = json!({ "max_tokens": 4, "messages": messages, "temperature": 0.5, "top_k": 40,
+        let body = json!({ "max_tokens": 4, "messages": messages, "temperature": 0.5, "seed": 0, "top_k": 40,
             "top_p": 0.9, "metadata": { "user_id": "me" } });
         let answer = served.post("/v1/messages", &body);
         assert_eq!((answer.status, &answer.json()["type"]), (200, &json!("message")), "{answer:?}");

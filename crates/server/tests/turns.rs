@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Served, serve_template};
+use crate::support::{Served, serve, serve_template};
+use longview_server::ServerOptions;
 
 /// Knows texts by roles, and nothing of tools.
 const PLAIN: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}";
@@ -138,4 +139,60 @@ fn parts_that_are_no_texts_are_refused_by_their_type() {
         let turns = json!({ "max_tokens": 1, "messages": [{ "role": "user", "content": part }] });
         checked("/v1/messages", &turns, kind);
     }
+}
+
+#[test]
+fn a_call_that_is_cut_off_leaves_the_text_before_it() {
+    let served = serve(ServerOptions::default());
+    let grammar = r#"root ::= "I look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>""#;
+    let parameters = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
+    let function = json!({ "name": "weather", "parameters": parameters });
+    let mut chat = json!({
+        "messages": [{ "role": "user", "content": "How is it?" }], "grammar": grammar,
+        "tools": [{ "type": "function", "function": function }],
+    });
+    let tool = json!({ "type": "function", "name": "weather", "parameters": parameters });
+    let mut items = json!({ "input": "How is it?", "grammar": grammar, "tools": [tool] });
+    let whole = served.post("/v1/chat/completions", &chat).json();
+    assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls", "{whole}");
+    let n_whole = whole["usage"]["completion_tokens"].as_u64().expect("a number");
+    let (mut n_hidden, mut n_begun) = (0, 0);
+    for n in 1..n_whole - 4 {
+        chat["max_tokens"] = json!(n);
+        chat["stream"] = json!(false);
+        let choice = &served.post("/v1/chat/completions", &chat).json()["choices"][0];
+        assert_eq!(choice["finish_reason"], "length", "{choice}");
+        let text = choice["message"]["content"].as_str().expect("a text").to_owned();
+        assert!("I look.\n<".starts_with(&text), "{text:?}");
+        chat["stream"] = json!(true);
+        let events = served.post("/v1/chat/completions", &chat).events();
+        let said = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str());
+        assert_eq!(said.collect::<String>(), text);
+
+        let has_call = !choice["message"]["tool_calls"].is_null();
+        n_hidden += u32::from(!has_call && text == "I look.");
+        n_begun += u32::from(has_call);
+        items["max_output_tokens"] = json!(n);
+        items["stream"] = json!(false);
+        let answer = served.post("/v1/responses", &items).json();
+        assert_eq!(answer["status"], "incomplete", "{answer}");
+        let output = answer["output"].as_array().expect("items");
+        let states: Vec<&Value> = output.iter().map(|item| &item["status"]).collect();
+        // Whose arguments are complete can be called.
+        let arguments = output[output.len() - 1]["arguments"].as_str().unwrap_or_default();
+        let is_whole = serde_json::from_str::<Value>(arguments).is_ok();
+        let state = json!(if is_whole { "completed" } else { "incomplete" });
+        assert_eq!(states.last(), Some(&&state), "{answer}");
+        assert_eq!(output.len(), if has_call { 2 } else { 1 }, "{answer}");
+        items["stream"] = json!(true);
+        let events = served.post("/v1/responses", &items).events();
+        let done = events.iter().filter(|e| e["type"] == "response.output_item.done");
+        let done: Vec<&Value> = done.map(|event| &event["item"]["status"]).collect();
+        assert_eq!(done, states, "{events:?}");
+        let last = events.last().expect("an event");
+        assert_eq!(last["type"], "response.incomplete");
+        let said = last["response"]["output"].as_array().expect("items").iter();
+        assert_eq!(said.map(|item| &item["status"]).collect::<Vec<_>>(), states);
+    }
+    assert!(n_hidden > 1 && n_begun > 1, "{n_hidden} {n_begun}");
 }

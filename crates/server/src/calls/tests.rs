@@ -9,7 +9,7 @@ fn read_in_pieces(style: Style, answer: &str, n: usize) -> (String, Vec<(String,
     let letters: Vec<char> = answer.chars().collect();
     let pieces = letters.chunks(n).map(|piece| piece.iter().collect::<String>());
     let mut parts: Vec<Part> = pieces.flat_map(|piece| calls.push(&piece)).collect();
-    parts.extend(calls.finish());
+    parts.extend(calls.finish(false));
     let (mut text, mut found, mut n_ended) = (String::new(), Vec::new(), 0);
     for part in parts {
         match part {
@@ -84,6 +84,50 @@ fn calls_in_an_unusual_order_and_cut_off_ones_are_calls_too() {
     check(mistral, list, "", &[("f", "{}")]);
     let cut = "<tool_call>{\"name\": \"f\", \"arguments\": {\"b\": \"}";
     check(hermes, cut, "", &[("f", "{\"b\": \"}")]);
+}
+
+#[test]
+fn a_call_that_is_cut_off_before_its_arguments_shows_nothing_of_its_form() {
+    let [hermes, mistral, _, _, llama] = STYLES;
+    let [coder, glm] = TAGGED;
+    let cut = |style: Style, answer: &str| {
+        let mut said = Vec::new();
+        for n in [1, 3, 1000] {
+            let mut calls = Calls::new(Some(style)).typed(ToolTypes::of(&tools()));
+            let letters: Vec<char> = answer.chars().collect();
+            let pieces = letters.chunks(n).map(|piece| piece.iter().collect::<String>());
+            let mut parts: Vec<Part> = pieces.flat_map(|piece| calls.push(&piece)).collect();
+            parts.extend(calls.finish(true));
+            let text = parts.into_iter().map(|part| match part {
+                Part::Text(text) => text,
+                other => panic!("{other:?} of {answer}"),
+            });
+            said.push(text.collect::<String>());
+        }
+        said.dedup();
+        assert_eq!(said.len(), 1, "{answer}: {said:?}");
+        said.remove(0)
+    };
+    let call = "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": ";
+    for end in "I look.\n<t".len()..=call.len() {
+        assert_eq!(cut(hermes, &call[..end]), "I look.", "{}", &call[..end]);
+    }
+    for (style, answer, text) in [
+        (hermes, "So<tool_call>{\"arguments\": {\"a\": 1", "So"),
+        (mistral, "So [TOOL_CALLS] [{\"na", "So"),
+        (mistral, "[TOOL_CALLS]f[AR", ""),
+        (llama, "{\"name\": \"f\", \"par", ""),
+        (coder, "So\n<tool_call>\n<function=f", "So"),
+        (coder, "So\n<function=f", "So"),
+        (coder, "So\n<func", "So"),
+        (glm, "<tool_call>f\n<arg_k", ""),
+        // What is none, or need not be, is as it was.
+        (hermes, "2 <", "2 <"),
+        (hermes, "<tool_call> is a mark", "<tool_call> is a mark"),
+        (llama, "{\"a\": 1", "{\"a\": 1"),
+    ] {
+        assert_eq!(cut(style, answer), text, "{answer}");
+    }
 }
 
 #[test]
@@ -237,7 +281,7 @@ fn texts_between_marks_go_out_as_they_come() {
     assert_eq!(calls.push("2\n</parameter>"), arguments("42"));
     let end = [Part::Arguments("}".to_owned()), Part::End];
     assert_eq!(calls.push("\n</function>"), end);
-    assert_eq!((calls.push("\n</tool_call>"), calls.finish()), (vec![], vec![]));
+    assert_eq!((calls.push("\n</tool_call>"), calls.finish(false)), (vec![], vec![]));
 }
 
 /// Any bytes that a model may write end as text or as calls.
@@ -290,7 +334,7 @@ fn text_and_arguments_go_out_before_a_call_is_complete() {
     assert_eq!(calls.push(": [{}]"), [Part::Arguments(": [{}]".to_owned())]);
     assert_eq!(calls.push("}}"), [Part::Arguments("}".to_owned()), Part::End]);
     assert_eq!(calls.push("</tool_call>"), []);
-    assert_eq!(calls.finish(), []);
+    assert_eq!(calls.finish(false), []);
     let mut none = Calls::new(None);
     assert_eq!(none.push("<tool_call>"), [Part::Text("<tool_call>".to_owned())]);
 }
