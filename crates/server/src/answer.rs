@@ -2,12 +2,12 @@
 
 use longview_reader::LeftOut;
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc::Receiver;
 
 use crate::app::App;
 use crate::asked::Sending;
 use crate::calls::{Call, Calls, Part};
 use crate::error::ApiError;
+use crate::events::Events;
 use crate::job::{Event, Summary, TokenProb};
 use crate::stream::{self, Script};
 use crate::texts::Facts;
@@ -62,7 +62,7 @@ impl Whole {
 
 /// Waits for one whole answer that `calls` reads, for the endpoints that have no more.
 pub(crate) async fn whole(
-    mut events: Receiver<Event>,
+    mut events: Events,
     mut calls: Calls,
 ) -> Result<(Whole, Summary), ApiError> {
     let mut whole = Whole::default();
@@ -121,7 +121,7 @@ impl Form {
     }
 
     /// Waits for the whole answer.
-    pub(crate) async fn whole(mut self, mut events: Receiver<Event>) -> Result<Value, ApiError> {
+    pub(crate) async fn whole(mut self, mut events: Events) -> Result<Value, ApiError> {
         while let Some(event) = events.recv().await {
             match event {
                 Event::Progress(_) | Event::Step(_) => {}

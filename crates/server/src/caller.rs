@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::asked::How;
 use crate::batch::{Part, together};
 use crate::error::ApiError;
+use crate::events::{Asked, Events};
 use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message, OnDisk};
 use crate::keys::Scope;
 
@@ -22,6 +23,8 @@ use crate::keys::Scope;
 pub(crate) struct Caller {
     app: Arc<App>,
     pub(crate) scope: Scope,
+    /// What it asked, if it did: the server itself asks for what it removes.
+    asked: Option<Asked>,
 }
 
 impl Deref for Caller {
@@ -34,7 +37,12 @@ impl Deref for Caller {
 
 impl Caller {
     pub(crate) fn new(app: Arc<App>, scope: Scope) -> Self {
-        Self { app, scope }
+        Self { app, scope, asked: None }
+    }
+
+    /// The same for what a client asked.
+    pub(crate) fn who_asked(self, asked: Asked) -> Self {
+        Self { asked: Some(asked), ..self }
     }
 
     /// The client's library, if the server has one.
@@ -55,19 +63,15 @@ impl Caller {
         ids: Vec<u32>,
         how: How,
         document: Option<KeptText>,
-    ) -> Result<Receiver<Event>, ApiError> {
+    ) -> Result<Events, ApiError> {
         self.check_ready()?;
         self.check_prompt(&ids, document.is_some())?;
         let place = self.take_places(1)?;
-        self.send(ids, how, document, place)
+        Ok(Events::new(self.send(ids, how, document, place)?, self.asked))
     }
 
     /// Gives several prompts to the engine's thread: all of them or none.
-    pub(crate) fn submit_all(
-        &self,
-        prompts: Vec<Vec<u32>>,
-        how: How,
-    ) -> Result<Receiver<Event>, ApiError> {
+    pub(crate) fn submit_all(&self, prompts: Vec<Vec<u32>>, how: How) -> Result<Events, ApiError> {
         self.check_ready()?;
         for (i, ids) in prompts.iter().enumerate() {
             let about = |error: ApiError| error.about(&format!("prompt[{i}]"));
@@ -80,7 +84,7 @@ impl Caller {
             let n_tokens = ids.len();
             parts.push(Part { events: self.send(ids, how.clone(), None, place)?, n_tokens });
         }
-        Ok(together(parts, how.n))
+        Ok(Events::new(together(parts, how.n), self.asked))
     }
 
     fn send(

@@ -7,7 +7,6 @@ use axum::http::{Response, StatusCode};
 use longview_engine::PrefillMode;
 use longview_library::documents::{Document, Id, NewDocument, Source};
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 use tracing::warn;
 
@@ -17,6 +16,7 @@ use crate::asked::{How, check_model, prefill};
 use crate::caller::Caller;
 use crate::conversation::messages;
 use crate::error::{ApiError, json_response};
+use crate::events::Events;
 use crate::fields::Fields;
 use crate::job::{Event, KeptText, Message, Summary};
 use crate::known::{Known, MESSAGES, find, known};
@@ -309,7 +309,7 @@ impl Form {
         Value::Object(body)
     }
 
-    async fn whole(self, mut events: Receiver<Event>) -> Result<Value, ApiError> {
+    async fn whole(self, mut events: Events) -> Result<Value, ApiError> {
         while let Some(event) = events.recv().await {
             match event {
                 Event::Done(summary) => return Ok(self.complete(&summary)),

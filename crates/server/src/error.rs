@@ -102,6 +102,10 @@ impl ApiError {
         self.0.status == StatusCode::NOT_FOUND
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        self.0.status
+    }
+
     fn kind(&self) -> &'static str {
         match self.0.status.as_u16() {
             401 => "authentication_error",

@@ -18,6 +18,7 @@ mod contexts;
 mod conversation;
 mod cursor;
 mod error;
+mod events;
 mod example;
 mod fields;
 mod gbnf;

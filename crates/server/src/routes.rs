@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -18,6 +18,7 @@ use tracing::{Span, debug, debug_span, error};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
+use crate::events::Asked;
 use crate::page::Asset;
 use crate::{about, complete, contexts, guard, messages, openapi, percent, responses};
 
@@ -169,6 +170,7 @@ fn there(app: &App) -> impl Iterator<Item = &'static Route> {
 
 /// Checks first: who may not ask does not learn what there is.
 async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiError> {
+    let since = Instant::now();
     let path = request.uri().path().to_owned();
     let matching = |route: &'static Route| route.matches(&path).map(|name| (route, name));
     let found: Vec<_> = there(&app).filter_map(matching).collect();
@@ -196,7 +198,8 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
     let kind = request.headers().get("content-type").and_then(|kind| kind.to_str().ok());
     let kind = kind.map(str::to_owned);
     let body = body(&app, request).await?;
-    let app = Caller::new(app, scope);
+    let asked = Asked { method: route.method, path: route.path, since };
+    let app = Caller::new(app, scope).who_asked(asked);
     if route.target == Target::CreateContext {
         return contexts::create(app, kind.as_deref(), body).await;
     }

@@ -6,9 +6,9 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, header};
 use futures_util::stream;
 use serde_json::Value;
-use tokio::sync::mpsc::Receiver;
 
 use crate::error::ApiError;
+use crate::events::Events;
 use crate::job::Event;
 
 /// Makes of events what a client reads.
@@ -32,11 +32,7 @@ pub(crate) trait Script: Send + 'static {
 }
 
 /// An answer in events.
-pub(crate) fn respond(
-    events: Receiver<Event>,
-    script: impl Script,
-    ping: Duration,
-) -> Response<Body> {
+pub(crate) fn respond(events: Events, script: impl Script, ping: Duration) -> Response<Body> {
     let state = Some((events, script));
     let parts = stream::unfold(state, move |state| async move {
         let (mut events, mut script) = state?;
@@ -52,11 +48,7 @@ pub(crate) fn respond(
 }
 
 /// The next part of the stream, and whether it is the last.
-async fn next(
-    events: &mut Receiver<Event>,
-    script: &mut impl Script,
-    ping: Duration,
-) -> (String, bool) {
+async fn next(events: &mut Events, script: &mut impl Script, ping: Duration) -> (String, bool) {
     let Ok(event) = tokio::time::timeout(ping, events.recv()).await else {
         return (script.ping(), false);
     };

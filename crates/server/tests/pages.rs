@@ -77,8 +77,11 @@ fn every_field_of_the_page_is_known_and_of_its_type() {
         }
     }
     assert!(n_fields > 120, "{n_fields}");
+    let (served, others): (Vec<_>, Vec<_>) =
+        lines.all().into_iter().partition(|line| line.starts_with("POST /v1/"));
     let expected = ["unknown field in a request, ignored: max_tokens"];
-    assert_eq!(lines.all(), expected, "of /tokenize and the like, once, and of no other server");
+    assert_eq!(others, expected, "of /tokenize and the like, once, and of no other server");
+    assert!(!served.is_empty());
 }
 
 #[test]
@@ -151,4 +154,31 @@ fn a_model_has_one_name_to_show_and_paths_stay_here() {
     assert_eq!(ask(path).status, 200);
     let pages = [served.get("/props"), ask("gpt"), ask(path), other];
     assert!(pages.iter().all(|page| !page.body.contains("secret")), "{pages:?}");
+}
+
+#[test]
+fn each_request_that_is_served_has_a_line_when_it_ends() {
+    let library = Library::new();
+    let (served, lines) = logged(|| serve(library.options()));
+    let text = "It was a plain day.";
+    let asked = json!({ "prompt": text, "max_tokens": 3, "ignore_eos": true });
+    let answer = served.post("/v1/completions", &asked).json();
+    let mut streamed = asked.clone();
+    streamed["prompt"] = json!([text, text]);
+    streamed["stream"] = json!(true);
+    assert_eq!(served.post("/v1/completions", &streamed).status, 200);
+    assert_eq!(served.post("/v1/contexts", &json!({ "text": text })).status, 200);
+    // What was refused was not served, and what needs no engine is not worth a line.
+    assert_eq!(served.post("/v1/completions", &json!({ "prompt": 1 })).status, 400);
+    assert_eq!(served.get("/health").status, 200);
+    let n = answer["usage"]["prompt_tokens"].as_u64().expect("a number");
+    let lines = lines.all();
+    let told: Vec<_> = lines.iter().map(|line| line.split_once(" ms, ").expect(line)).collect();
+    let heads: Vec<_> = told.iter().map(|(head, _)| head.rsplit_once(' ').expect(head).0).collect();
+    let (completions, contexts) = ("POST /v1/completions: 200 in", "POST /v1/contexts: 200 in");
+    assert_eq!(heads, [completions, completions, contexts], "{lines:?}");
+    assert_eq!(told[0].1, format!("{n} tokens of prompt, 0 of them cached, 3 generated"));
+    let both = format!("{} tokens of prompt, {} of them cached, 6 generated", 2 * n, 2 * n - 2);
+    assert_eq!(told[1].1, both);
+    assert!(lines.iter().all(|line| !line.contains("plain day")), "{lines:?}");
 }
