@@ -9,7 +9,7 @@ use crate::calls::{Call, Calls, Part};
 use crate::error::ApiError;
 use crate::events::Events;
 use crate::job::{Event, Summary, TokenProb};
-use crate::stream::{self, Script};
+use crate::stream::Script;
 use crate::texts::Facts;
 
 /// How answers of one request look.
@@ -81,7 +81,7 @@ pub(crate) async fn whole(
             Event::Failed(error) => return Err(error),
         }
     }
-    Err(stream::ended())
+    Err(ApiError::ended())
 }
 
 impl Form {
@@ -140,7 +140,7 @@ impl Form {
                 Event::Failed(error) => return Err(error),
             }
         }
-        Err(stream::ended())
+        Err(ApiError::ended())
     }
 
     fn complete(&self, summary: &Summary) -> Value {
@@ -233,8 +233,8 @@ impl Form {
         pieces
     }
 
-    /// The end of a stream. As llama.cpp's server has it: many clients look into the first choice of
-    /// every part, so that there is one without choices only where it was asked for.
+    /// The end of a stream. As llama.cpp's server has it: many clients look into the first choice
+    /// of every part, so that there is one without choices only where it was asked for.
     fn last(&mut self, summary: &Summary) -> Vec<Value> {
         let mut ended = self.ended.take();
         let mut last = match ended.take_if(|_| !self.sending.include_usage) {

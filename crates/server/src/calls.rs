@@ -360,8 +360,8 @@ impl Calls {
     }
 }
 
-/// What stands before the beginning of a mark at the end of an answer that was cut off. One sign may
-/// begin anything.
+/// What stands before the beginning of a mark at the end of an answer that was cut off. One sign
+/// may begin anything.
 fn before_call<'a>(style: &Style, held: &'a str) -> &'a str {
     let bare = if style.form == Form::Functions { FUNCTION } else { "" };
     let begun = held.find(bare).filter(|at| {

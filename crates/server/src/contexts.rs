@@ -318,7 +318,7 @@ impl Form {
                 Event::Piece { .. } | Event::Finished { .. } => {}
             }
         }
-        Err(stream::ended())
+        Err(ApiError::ended())
     }
 }
 

@@ -87,6 +87,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
     }
 
+    /// What is said where the engine's thread ended in the middle of an answer.
+    pub(crate) fn ended() -> Self {
+        Self::internal("the engine ended before the answer was complete")
+    }
+
     pub(crate) fn about(mut self, param: &str) -> Self {
         self.0.param = Some(param.to_owned());
         self

@@ -7,7 +7,6 @@ use tracing::info;
 
 use crate::error::ApiError;
 use crate::job::{Event, Summary};
-use crate::stream::ended;
 
 /// What a client asked: no more of it than the table of routes says.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +34,7 @@ impl Events {
         match &event {
             Some(Event::Done(summary)) => self.served(summary),
             Some(Event::Failed(error)) => self.failed(error),
-            None => self.failed(&ended()),
+            None => self.failed(&ApiError::ended()),
             Some(_) => {}
         }
         event

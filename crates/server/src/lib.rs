@@ -10,6 +10,7 @@ mod answer;
 mod app;
 mod asked;
 mod batch;
+mod call_texts;
 mod caller;
 mod calls;
 mod complete;

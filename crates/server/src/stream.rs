@@ -53,7 +53,7 @@ async fn next(events: &mut Events, script: &mut impl Script, ping: Duration) -> 
         return (script.ping(), false);
     };
     let (error, is_done) = match &event {
-        None => (Some(ended()), false),
+        None => (Some(ApiError::ended()), false),
         Some(Event::Failed(error)) => (Some(error.clone()), false),
         Some(Event::Done(_)) => (None, true),
         Some(_) => (None, false),
@@ -74,9 +74,4 @@ fn data(value: &Value, has_name: bool) -> String {
     let name = value["type"].as_str().filter(|_| has_name);
     let name = name.map(|name| format!("event: {name}\n")).unwrap_or_default();
     format!("{name}data: {value}\n\n")
-}
-
-/// What is said where the engine's thread ended in the middle of an answer.
-pub(crate) fn ended() -> ApiError {
-    ApiError::internal("the engine ended before the answer was complete")
 }

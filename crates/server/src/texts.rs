@@ -12,8 +12,8 @@ use longview_model::tokenizer::{Specials, Tokenizer, Within};
 use longview_scheduler::PolicyOptions;
 use serde_json::{Map, Value, json};
 
+use crate::call_texts::as_texts;
 use crate::error::ApiError;
-use crate::tools::as_texts;
 
 /// What is known of a model before it is loaded, and how its texts become tokens.
 pub struct ModelFacts {

@@ -5,6 +5,7 @@
 
 use serde_json::{Value, json};
 
+use crate::call_texts;
 use crate::constraint::{Constraint, Grammars, check_schema, spaced};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
@@ -38,9 +39,9 @@ pub(crate) struct Style {
 /// Qwen, Hermes and SmolLM: also for those that know no tools.
 pub(crate) const HERMES: Style = Style {
     marks: "<tool_call>",
-    open: "<tool_call>",
-    close: "</tool_call>",
-    arguments: "arguments",
+    open: call_texts::OPEN,
+    close: call_texts::CLOSE,
+    arguments: call_texts::ARGUMENTS,
     form: Form::Json,
     is_list: false,
     may_be_bare: false,
@@ -294,46 +295,6 @@ fn tell_by_message(list: &[Value], messages: &mut Vec<Value>) {
         }
         None => messages.insert(0, json!({ "role": "system", "content": text })),
     }
-}
-
-/// Calls and their results as texts of the assistant and the user, for templates that know neither:
-/// in the form of Hermes, as [`tell_by_message`] asks for calls. Results that follow each other are
-/// one message, because templates refuse two of one role in a row.
-pub(crate) fn as_texts(messages: Vec<Value>) -> Vec<Value> {
-    let mut told: Vec<Value> = Vec::new();
-    let mut is_result = false;
-    for mut message in messages {
-        let was_result = std::mem::replace(&mut is_result, message["role"] == "tool");
-        if let Value::Array(calls) = message["tool_calls"].take() {
-            let said = message["content"].as_str().unwrap_or_default();
-            let texts = (!said.is_empty()).then(|| said.to_owned());
-            let texts = texts.into_iter().chain(calls.iter().map(call_text));
-            message["content"] = json!(texts.collect::<Vec<_>>().join("\n"));
-        }
-        if let Some(fields) = message.as_object_mut() {
-            fields.remove("tool_calls");
-        }
-        if is_result {
-            let said = message["content"].as_str().unwrap_or_default();
-            let text = format!("<tool_response>\n{said}\n</tool_response>");
-            if let Some(last) = told.last_mut().filter(|_| was_result) {
-                let before = last["content"].as_str().unwrap_or_default();
-                last["content"] = json!(format!("{before}\n{text}"));
-                continue;
-            }
-            message = json!({ "role": "user", "content": text });
-        }
-        told.push(message);
-    }
-    told
-}
-
-/// A call as a model of this form writes it.
-fn call_text(call: &Value) -> String {
-    let function = &call["function"];
-    let (name, arguments) = (&function["name"], &function["arguments"]);
-    let Style { open, close, arguments: key, .. } = HERMES;
-    format!("{open}\n{{\"name\": {name}, \"{key}\": {arguments}}}\n{close}")
 }
 
 /// A call, or calls, of `tools` in Lark's form. Each tool's schema is a grammar of its own, so

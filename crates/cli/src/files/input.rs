@@ -17,6 +17,8 @@ const MEMORY_SHARE: u64 = 64;
 const MAX_TEXT_BYTES: u64 = 1 << 30;
 /// What may be read on every machine.
 const MIN_TEXT_BYTES: u64 = 16 << 20;
+/// First bytes of a file by which its kind is told.
+const HEAD: usize = 64;
 /// The longest settings file.
 const MAX_SETTINGS_BYTES: u64 = 1 << 20;
 
@@ -109,6 +111,7 @@ fn pieces_of(mut source: impl Read, size: u64, limit: u64, shown: &str) -> Resul
     let mut piece = vec![0; 1 << 16];
     // Bytes at the start of `piece` that the last one ended with: the beginning of a letter.
     let mut n_open = 0;
+    let mut head = Vec::with_capacity(HEAD);
     loop {
         let n = match source.read(&mut piece[n_open..]) {
             Ok(n) => n,
@@ -116,8 +119,9 @@ fn pieces_of(mut source: impl Read, size: u64, limit: u64, shown: &str) -> Resul
             Err(error) => return Err(error).with_context(|| format!("{shown}: cannot be read")),
         };
         let bytes = &piece[..n_open + n];
-        if text.is_empty() {
-            check_kind(bytes, shown)?;
+        if head.len() < HEAD {
+            head.extend(piece[n_open..n_open + n].iter().take(HEAD - head.len()));
+            check_kind(&head, shown)?;
         }
         let valid = match std::str::from_utf8(bytes) {
             Ok(whole) => whole.len(),

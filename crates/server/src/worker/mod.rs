@@ -26,9 +26,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use longview_engine::{Draft, Engine, EngineError, Session, resolve_policy};
+use longview_library::documents::Id;
 use longview_ops::Backend;
 use longview_scheduler::SchedulerError;
 use pollster::block_on;
+use tokio::sync::oneshot;
 use tracing::{error, warn};
 
 use self::begun::Begun;
@@ -36,7 +38,6 @@ use self::choice::Choice;
 use self::disk::{Disk, Done, Waiter};
 use self::kept::{Kept, MIN_SHARED};
 use self::pace::Pace;
-use self::removal::Removal;
 use self::round::{Part, Round};
 use self::run::{Phase, Run};
 use self::steps::{guarded, step};
@@ -54,6 +55,15 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// How long the thread sleeps where all clients have yet to take what was sent.
 const NAP: Duration = Duration::from_millis(2);
+
+/// A context that is to be removed.
+struct Removal {
+    scope: Scope,
+    id: Id,
+    ids: Vec<u32>,
+    since: Instant,
+    unused: oneshot::Sender<()>,
+}
 
 /// The engine with what runs and what is kept.
 pub(crate) struct Worker<B: Backend> {

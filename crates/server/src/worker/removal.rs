@@ -1,29 +1,17 @@
 //! Contexts that are removed: builds of them end at once, requests that use them end first.
 
-use std::time::Instant;
-
 use axum::http::StatusCode;
 use longview_library::documents::Id;
 use longview_ops::Backend;
-use tokio::sync::oneshot;
 
-use super::Worker;
+use super::{Removal, Worker};
 use crate::error::ApiError;
 use crate::job::{Event, Job};
 use crate::keys::Scope;
 
-/// A context that is to be removed.
-pub(super) struct Removal {
-    pub(super) scope: Scope,
-    pub(super) id: Id,
-    pub(super) ids: Vec<u32>,
-    pub(super) since: Instant,
-    pub(super) unused: oneshot::Sender<()>,
-}
-
 impl<B: Backend + 'static> Worker<B> {
-    /// Ends builds of a context that is to be removed: those that run or wait, and those whose client
-    /// left. One that is being written fails when that finds the context gone.
+    /// Ends builds of a context that is to be removed: those that run or wait, and those whose
+    /// client left. One that is being written fails when that finds the context gone.
     pub(super) fn cancel_builds(&mut self, scope: Scope, id: Id) {
         let is_build = |job: &Job| {
             job.scope == scope && job.document.as_ref().is_some_and(|document| document.id == id)
