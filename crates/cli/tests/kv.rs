@@ -151,6 +151,18 @@ fn what_was_read_is_not_read_again() {
     shelf.build(&["--from", "one"]).fails_with(&["one: takes ", "the library may hold 1.0 KiB"]);
 }
 
+/// Its text alone would be in the way of another document of the name.
+#[test]
+fn of_a_document_that_cannot_be_read_nothing_is_kept() {
+    let shelf = Shelf::new();
+    shelf.0.write("one.txt", text(12));
+    shelf.build(&["@one.txt", "--ctx-size", "64"]).fails_with(&["tokens"]);
+    assert_eq!(shelf.kv(&["ls"]).ok().matches("one").count(), 0);
+    shelf.build(&["@one.txt"]).ok();
+    shelf.build(&["@one.txt", "--kv-type", "q8", "--ctx-size", "64"]).fails_with(&["tokens"]);
+    assert_eq!(shelf.kv(&["ls"]).ok().matches("one").count(), 1, "what was there stays");
+}
+
 #[test]
 #[cfg(unix)]
 fn a_build_that_is_interrupted_goes_on() {

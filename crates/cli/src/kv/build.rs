@@ -97,8 +97,31 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let (documents, share) = (place::open(library)?, args.share.open()?);
     let model = model(&documents, args)?;
+    let listed = documents.list()?;
     let (document, text, replaced) = document(&documents, args)?;
-    let folder = model.open(&interrupt)?;
+    let is_new = listed.iter().all(|known| known.id != document.id);
+    let about = (&document, &*text, replaced.as_ref());
+    let name = read(&documents, share.as_ref(), (args, &model), about, &interrupt);
+    if name.is_err() && is_new {
+        // A text of which nothing was read is in the way of others of its name.
+        let kept = documents.get(document.id)?;
+        if kept.is_some_and(|kept| kept.sessions.is_empty()) {
+            documents.remove(document.id)?;
+        }
+    }
+    out::bytes(format!("{}  {}\n", name?, document.id.short()).as_bytes())
+}
+
+/// Reads a document, and keeps what was read; returns its name then. The last one `about` it is
+/// what it takes the place of.
+fn read(
+    documents: &Documents,
+    share: Option<&Share>,
+    (args, model): (&BuildArgs, &ModelArgs),
+    (document, text, replaced): (&Document, &str, Option<&Document>),
+    interrupt: &Interrupt,
+) -> Result<String> {
+    let folder = model.open(interrupt)?;
     folder.tokenizer()?;
     let is_chat = folder.chat.is_some() && !args.no_chat_template;
     if let Some(chat) = folder.chat.as_ref().filter(|_| is_chat) {
@@ -106,23 +129,23 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
     }
     let limit = Limit::new(&folder.config, &args.rope);
     let most = if model.ctx_size == 0 { limit.tokens() } else { model.ctx_size };
-    let ids = run::document_tokens(&folder, is_chat, &text, most).map_err(|error| {
+    let ids = run::document_tokens(&folder, is_chat, text, most).map_err(|error| {
         if model.ctx_size == 0 { limit.explained("document", error) } else { error }
     })?;
     let policy = args.policy.options()?;
     let work = Work {
-        documents: &documents,
-        share: share.as_ref(),
-        document: &document,
-        model: place::model_words(&model),
-        text: &text,
+        documents,
+        share,
+        document,
+        model: place::model_words(model),
+        text,
         ids: &ids,
         policy: &policy,
         reading: if is_chat { Reading::Chat } else { Reading::Plain },
-        interrupt: &interrupt,
+        interrupt,
         keep_every: args.keep_every,
     };
-    let done = work.run(args, &model, folder, &limit)?;
+    let done = work.run(args, model, folder, &limit)?;
     if let Some(old) = replaced.filter(|_| done.interrupted.is_none()) {
         documents.succeed(old.id, document.id)?;
         note(format_args!("{}: is the longer document now", old.name));
@@ -133,8 +156,8 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
     if let Some(interrupted) = done.interrupted {
         return Err(interrupted.into());
     }
-    let name = documents.get(document.id)?.map_or(document.name, |document| document.name);
-    out::bytes(format!("{name}  {}\n", document.id.short()).as_bytes())
+    let kept = documents.get(document.id)?;
+    Ok(kept.map_or_else(|| document.name.clone(), |document| document.name))
 }
 
 /// The model that was named, or the one that was used last.
