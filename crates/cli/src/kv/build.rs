@@ -15,6 +15,7 @@ use longview_core::FileSource;
 use longview_engine::{Engine, EngineOptions, Progress, Session};
 use longview_library::documents::{
     Building, Chain, Document, Documents, NewDocument, Reading, Saved, SessionEntry, SessionKey,
+    Source,
 };
 use longview_library::shared::Share;
 use longview_model::folder::ModelFolder;
@@ -97,31 +98,8 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let (documents, share) = (place::open(library)?, args.share.open()?);
     let model = model(&documents, args)?;
-    let listed = documents.list()?;
-    let (document, text, replaced) = document(&documents, args)?;
-    let is_new = listed.iter().all(|known| known.id != document.id);
-    let about = (&document, &*text, replaced.as_ref());
-    let name = read(&documents, share.as_ref(), (args, &model), about, &interrupt);
-    if name.is_err() && is_new {
-        // A text of which nothing was read is in the way of others of its name.
-        let kept = documents.get(document.id)?;
-        if kept.is_some_and(|kept| kept.sessions.is_empty()) {
-            documents.remove(document.id)?;
-        }
-    }
-    out::bytes(format!("{}  {}\n", name?, document.id.short()).as_bytes())
-}
-
-/// Reads a document, and keeps what was read; returns its name then. The last one `about` it is
-/// what it takes the place of.
-fn read(
-    documents: &Documents,
-    share: Option<&Share>,
-    (args, model): (&BuildArgs, &ModelArgs),
-    (document, text, replaced): (&Document, &str, Option<&Document>),
-    interrupt: &Interrupt,
-) -> Result<String> {
-    let folder = model.open(interrupt)?;
+    let (text, origin) = text(&documents, args)?;
+    let folder = model.open(&interrupt)?;
     folder.tokenizer()?;
     let is_chat = folder.chat.is_some() && !args.no_chat_template;
     if let Some(chat) = folder.chat.as_ref().filter(|_| is_chat) {
@@ -129,23 +107,25 @@ fn read(
     }
     let limit = Limit::new(&folder.config, &args.rope);
     let most = if model.ctx_size == 0 { limit.tokens() } else { model.ctx_size };
-    let ids = run::document_tokens(&folder, is_chat, text, most).map_err(|error| {
+    let ids = run::document_tokens(&folder, is_chat, &text, most).map_err(|error| {
         if model.ctx_size == 0 { limit.explained("document", error) } else { error }
     })?;
     let policy = args.policy.options()?;
+    // Not before: a text that the model cannot read would be in the way of others of its name.
+    let (document, replaced) = document(&documents, args, &text, origin)?;
     let work = Work {
-        documents,
-        share,
-        document,
-        model: place::model_words(model),
-        text,
+        documents: &documents,
+        share: share.as_ref(),
+        document: &document,
+        model: place::model_words(&model),
+        text: &text,
         ids: &ids,
         policy: &policy,
         reading: if is_chat { Reading::Chat } else { Reading::Plain },
-        interrupt,
+        interrupt: &interrupt,
         keep_every: args.keep_every,
     };
-    let done = work.run(args, model, folder, &limit)?;
+    let done = work.run(args, &model, folder, &limit)?;
     if let Some(old) = replaced.filter(|_| done.interrupted.is_none()) {
         documents.succeed(old.id, document.id)?;
         note(format_args!("{}: is the longer document now", old.name));
@@ -156,8 +136,8 @@ fn read(
     if let Some(interrupted) = done.interrupted {
         return Err(interrupted.into());
     }
-    let kept = documents.get(document.id)?;
-    Ok(kept.map_or_else(|| document.name.clone(), |document| document.name))
+    let name = documents.get(document.id)?.map_or(document.name, |document| document.name);
+    out::bytes(format!("{name}  {}\n", document.id.short()).as_bytes())
 }
 
 /// The model that was named, or the one that was used last.
@@ -174,20 +154,37 @@ fn model(documents: &Documents, args: &BuildArgs) -> Result<ModelArgs> {
     Ok(given.or(Path::new(&session.model)))
 }
 
-/// The document with its text, and the one of which it is a longer version under the same name.
+/// Where a text comes from: files, or a document that is kept.
+enum Origin {
+    Files(Vec<Source>),
+    Kept(Document),
+}
+
+fn text(documents: &Documents, args: &BuildArgs) -> Result<(String, Origin)> {
+    let Some(from) = &args.from else {
+        let (text, sources) = sources::read(&args.files)?;
+        return Ok((text, Origin::Files(sources)));
+    };
+    let document = documents.find(from)?;
+    Ok((documents.text(document.id)?, Origin::Kept(document)))
+}
+
+/// The document of a text, and the one of which it is a longer version under the same name.
 fn document(
     documents: &Documents,
     args: &BuildArgs,
-) -> Result<(Document, String, Option<Document>)> {
-    if let Some(from) = &args.from {
-        let document = documents.find(from)?;
-        let text = documents.text(document.id)?;
-        if let Some(name) = &args.name {
-            documents.rename(document.id, name)?;
+    text: &str,
+    origin: Origin,
+) -> Result<(Document, Option<Document>)> {
+    let sources = match origin {
+        Origin::Files(sources) => sources,
+        Origin::Kept(document) => {
+            if let Some(name) = &args.name {
+                documents.rename(document.id, name)?;
+            }
+            return Ok((document, None));
         }
-        return Ok((document, text, None));
-    }
-    let (text, sources) = sources::read(&args.files)?;
+    };
     let named = args
         .name
         .as_deref()
@@ -197,8 +194,8 @@ fn document(
         begins && old.text_bytes < text.len() as u64
     });
     let name = args.name.as_deref().filter(|_| shorter.is_none());
-    let document = documents.add(NewDocument { text: &text, name, sources })?;
-    Ok((document, text, shorter))
+    let document = documents.add(NewDocument { text, name, sources })?;
+    Ok((document, shorter))
 }
 
 /// What is to be read, and with what.

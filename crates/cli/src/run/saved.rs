@@ -11,7 +11,7 @@ use longview_core::{DType, FileSource};
 use longview_engine::{CancelToken, Engine, EngineError, Session};
 use longview_library::free_bytes;
 use longview_ops::Backend;
-use longview_scheduler::{PolicyOptions, SessionFile};
+use longview_scheduler::{PolicyOptions, Preset, SessionFile};
 use pollster::block_on;
 use serde::{Deserialize, Serialize};
 
@@ -180,7 +180,7 @@ pub fn read<B: Backend>(
         block_on(session.cut(known))?;
     }
     let rest = &ids[known..];
-    check_room(args, engine, rest.len(), file.name())?;
+    check_room(engine, rest.len(), file.name())?;
     let guard = interrupt.cancel_with(session.cancel_token());
     let mut bar = PrefillBar::new(rest.len());
     let mut update = |progress| bar.update(progress, &guard);
@@ -210,14 +210,9 @@ pub fn read<B: Backend>(
 
 /// Fails where there is no room for the rows of `n_tokens` tokens beside `file`: what was read is
 /// lost if it cannot be written.
-fn check_room<B: Backend>(
-    args: &RunArgs,
-    engine: &Engine<B>,
-    n_tokens: usize,
-    file: &Path,
-) -> Result<()> {
-    let Ok(policy) = args.policy.options() else { return Ok(()) };
-    let rows = engine.kv_plan(&policy)?.host_kv_bytes as f64;
+fn check_room<B: Backend>(engine: &Engine<B>, n_tokens: usize, file: &Path) -> Result<()> {
+    // A token has the same rows under every policy.
+    let rows = engine.kv_plan(&PolicyOptions::new(Preset::Full))?.host_kv_bytes as f64;
     let needed = (rows * n_tokens as f64 / engine.options().ctx_size.max(1) as f64) as u64;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let free = free_bytes(folder.unwrap_or(Path::new(".")));

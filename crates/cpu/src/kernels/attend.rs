@@ -187,8 +187,7 @@ impl<E: KvElem> Kernel for AttendBlock<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let q = &self.queries;
-        let heads = q.n_tokens.saturating_sub(1) * q.n_q_heads + q.first_head + q.group;
-        assert!(q.n_tokens == 0 || q.q.len() >= heads * q.head_dim);
+        assert!(q.q.len() >= q.n_tokens * q.n_q_heads * q.head_dim);
         assert!(self.rows.head_dim == q.head_dim && q.first_head + q.group <= q.n_q_heads);
         self.rows.check();
         let mut scratch = std::mem::take(self.scratch);
