@@ -4,6 +4,7 @@
 //! them, be it of the same document or of another one. Ctrl-C keeps what was read, and from time to
 //! time what was read so far is kept as well, for a program that is killed.
 
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -111,12 +112,10 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
         if model.ctx_size == 0 { limit.explained("document", error) } else { error }
     })?;
     let policy = args.policy.options()?;
-    // Not before: a text that the model cannot read would be in the way of others of its name.
-    let (document, replaced) = document(&documents, args, &text, origin)?;
     let work = Work {
         documents: &documents,
         share: share.as_ref(),
-        document: &document,
+        document: OnceCell::new(),
         model: place::model_words(&model),
         text: &text,
         ids: &ids,
@@ -125,7 +124,14 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
         interrupt: &interrupt,
         keep_every: args.keep_every,
     };
-    let done = work.run(args, &model, folder, &limit)?;
+    let mut replaced = None;
+    let keep = || {
+        let (document, shorter) = document(&documents, args, &text, origin)?;
+        replaced = shorter;
+        Ok(document)
+    };
+    let done = work.run(args, &model, folder, &limit, keep)?;
+    let document = work.document();
     if let Some(old) = replaced.filter(|_| done.interrupted.is_none()) {
         documents.succeed(old.id, document.id)?;
         note(format_args!("{}: is the longer document now", old.name));
@@ -136,7 +142,8 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
     if let Some(interrupted) = done.interrupted {
         return Err(interrupted.into());
     }
-    let name = documents.get(document.id)?.map_or(document.name, |document| document.name);
+    let kept = documents.get(document.id)?;
+    let name = &kept.as_ref().unwrap_or(document).name;
     out::bytes(format!("{name}  {}\n", document.id.short()).as_bytes())
 }
 
@@ -202,7 +209,8 @@ fn document(
 struct Work<'a> {
     documents: &'a Documents,
     share: Option<&'a Share>,
-    document: &'a Document,
+    /// Known once it is known that it can be read.
+    document: OnceCell<Document>,
     model: String,
     text: &'a str,
     ids: &'a [u32],
@@ -223,6 +231,7 @@ impl Work<'_> {
         model: &ModelArgs,
         folder: ModelFolder,
         limit: &Limit,
+        keep: impl FnOnce() -> Result<Document>,
     ) -> Result<Done> {
         let options = EngineOptions {
             rope: args.rope.scaling(&folder.config),
@@ -247,9 +256,15 @@ impl Work<'_> {
                 given => chooser.check(given, content)?,
             };
             let options = EngineOptions { ctx_size, ..options };
+            // Not before: a text that cannot be read would be in the way of others of its name.
+            let _ = self.document.set(keep()?);
             let (mut engine, _) = load::engine(backend, folder, options, self.policy)?;
             self.read(&mut engine)
         })
+    }
+
+    fn document(&self) -> &Document {
+        self.document.get().expect("kept before it is read")
     }
 
     /// `chosen`, or so much more that a longer session which begins with more of the tokens than
@@ -283,20 +298,20 @@ impl Work<'_> {
     fn read<B: Backend>(&self, engine: &mut Engine<B>) -> Result<Done> {
         let key = session_key(engine, self.reading, self.policy.text())?;
         self.fetch(engine, &key)?;
-        let building = self.documents.begin(self.document.id, &key)?;
+        let building = self.documents.begin(self.document().id, &key)?;
         if let Some(before) = building.before().filter(|before| before.is_complete())
             && before.n_tokens == self.ids.len()
             && self.documents.session_path(before).exists()
             && !place::lacks_index(self.documents, before)
         {
-            self.documents.touch(self.document.id, Some(before.file))?;
-            note(format_args!("{}: was read before, nothing is to do", self.document.name));
+            self.documents.touch(self.document().id, Some(before.file))?;
+            note(format_args!("{}: was read before, nothing is to do", self.document().name));
             self.send(before);
             return Ok(Done { interrupted: None });
         }
         let host = engine.kv_plan(self.policy)?.host_kv_bytes;
         let share = self.ids.len() as f64 / engine.options().ctx_size.max(1) as f64;
-        self.documents.check_room(self.document, (host as f64 * share) as u64)?;
+        self.documents.check_room(self.document(), (host as f64 * share) as u64)?;
         let mut session = self.begin(engine, &building, &key)?;
         let (text, n_tokens, model) = (self.text, self.ids.len(), &*self.model);
         let text = Text { text, n_tokens, model };
@@ -323,7 +338,7 @@ impl Work<'_> {
 
     fn send(&self, session: &SessionEntry) {
         if let Some(share) = self.share {
-            shared::send(self.documents, share, self.document, session);
+            shared::send(self.documents, share, self.document(), session);
         }
     }
 
@@ -337,7 +352,7 @@ impl Work<'_> {
         is_unfinished: bool,
     ) -> Result<SessionEntry> {
         let start = Instant::now();
-        let name = &self.document.name;
+        let name = &self.document().name;
         let fate = match keeper.n_kept() {
             0 => "what was read is not kept".to_owned(),
             n => format!("its first {} tokens are kept", units::count(n)),
@@ -375,7 +390,7 @@ impl Work<'_> {
     ) -> Result<Session<B>> {
         let nearest = self.documents.nearest(key, self.ids, engine.options().ctx_size)?;
         let near = nearest.as_ref().map(|near| (&near.session, &*near.document.name));
-        let before = building.before().map(|session| (session, &*self.document.name));
+        let before = building.before().map(|session| (session, &*self.document().name));
         // The same document first, where both have as much: its hashes end with a whole block.
         let has_most = |(session, _): &(&SessionEntry, &str)| {
             let other = nearest.as_ref().map_or(0, |near| near.n_common);
@@ -454,7 +469,7 @@ impl Work<'_> {
             }
             pace.kept(begin.elapsed(), Instant::now());
         }
-        let (name, total) = (&self.document.name, units::count(self.ids.len()));
+        let (name, total) = (&self.document().name, units::count(self.ids.len()));
         let command = command_line(None, &[]);
         if session.n_tokens() == self.ids.len() {
             return Ok(Some(Interrupted(format!(
