@@ -45,7 +45,7 @@ const MALFORMED: &[(&str, &str)] = &[
     ("/v1/completions", "{}"),
     ("/v1/completions", r#"{"prompt": 7}"#),
     ("/v1/completions", r#"{"prompt": ""}"#),
-    ("/v1/completions", r#"{"prompt": "a", "max_tokens": -1}"#),
+    ("/v1/completions", r#"{"prompt": "a", "max_tokens": -2}"#),
     ("/v1/completions", r#"{"prompt": "a", "temperature": "hot"}"#),
     ("/v1/completions", r#"{"prompt": "a", "n": 9}"#),
     ("/v1/completions", r#"{"prompt": "a", "policy": "none of them"}"#),
