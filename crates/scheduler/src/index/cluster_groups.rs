@@ -2,23 +2,31 @@
 //! mean of its tokens, which stands for the clusters of which a step chooses nothing.
 //!
 //! A batch of clusters is put into an order in which neighbours are alike ([`in_groups`]), and
-//! every 32 of them, in long contexts more ([`group_clusters`]), are a group. So groups follow from
-//! the clusters, their batches and the room for the context: cutting clusters cuts groups, and a
-//! session file need not hold them.
+//! every 32 of them, in short contexts fewer and in long ones more ([`group_clusters`]), are a
+//! group. So groups follow from the clusters, their batches and the room for the context: cutting
+//! clusters cuts groups, and a session file need not hold them.
 
 use longview_core::{DType, decode_f32_into, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, ViewMut};
 
-/// Clusters of a group, in long contexts more ([`group_clusters`]).
+/// Clusters of a group, in short and in long contexts fewer or more ([`group_clusters`]).
 pub(crate) const GROUP_CLUSTERS: usize = 32;
 
-/// Tokens up to which groups are that small: a head has 512 groups of clusters of 16 tokens there.
+/// Tokens up to which a group is one part: a head has 128 groups of clusters of 16 tokens there, a
+/// tenth of the rows that a step attends with a budget of 1,024. Smaller groups err less.
+const PART_GROUPS: usize = 1 << 14;
+
+/// Tokens up to which a group has no more than [`GROUP_CLUSTERS`]: a head has 512 groups there.
 const SMALL_GROUPS: usize = 1 << 18;
 
 /// Clusters of a group in contexts of up to `capacity` tokens. A step attends the means of all
 /// groups, so in longer contexts they are larger rather than more.
 pub(crate) fn group_clusters(capacity: usize) -> usize {
-    GROUP_CLUSTERS.saturating_mul((capacity / SMALL_GROUPS).next_power_of_two())
+    let short = capacity.div_ceil(PART_GROUPS).next_power_of_two();
+    let short = PART_CLUSTERS.saturating_mul(short);
+    let long = (capacity / SMALL_GROUPS).next_power_of_two();
+    let long = GROUP_CLUSTERS.saturating_mul(long);
+    short.min(GROUP_CLUSTERS).max(long)
 }
 
 /// Clusters of a part of a group. The embedded model at 32K (24 facts, B = 256) needs a quarter of
@@ -289,9 +297,11 @@ mod tests {
     }
 
     #[test]
-    fn long_contexts_have_larger_groups_not_more() {
-        let units = [0, 8192, 1 << 18, 1 << 19, 1 << 20, 1 << 22].map(group_clusters);
-        assert_eq!(units, [32, 32, 32, 64, 128, 512]);
+    fn longer_contexts_have_larger_groups_not_more() {
+        let lengths = [0, 1 << 14, (1 << 14) + 1, 1 << 15, (1 << 15) + 1, 1 << 16, 1 << 17];
+        assert_eq!(lengths.map(group_clusters), [8, 8, 16, 16, 32, 32, 32]);
+        let long = [1 << 18, 1 << 19, 1 << 20, 1 << 22];
+        assert_eq!(long.map(group_clusters), [32, 64, 128, 512]);
     }
 
     #[test]
