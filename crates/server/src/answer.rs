@@ -9,6 +9,7 @@ use crate::calls::{Call, Calls, Part};
 use crate::error::ApiError;
 use crate::events::Events;
 use crate::job::{Event, Summary, TokenProb};
+use crate::random;
 use crate::stream::Script;
 use crate::texts::Facts;
 
@@ -90,7 +91,7 @@ impl Form {
         let kind = if is_chat { "chatcmpl" } else { "cmpl" };
         Self {
             model: app.model.clone(),
-            id: app.new_id(kind),
+            id: format!("{kind}-{}", random::name()),
             created: now.map_or(0, |now| now.as_secs()),
             is_chat,
             sending,

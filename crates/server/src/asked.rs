@@ -1,8 +1,6 @@
 //! What a request asks of the engine: fields of `/v1/completions` and `/v1/chat/completions` that
 //! say how an answer is generated.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use longview_engine::{Draft, PrefillMode, SamplingParams, resolve_policy};
 use longview_scheduler::{PolicyOptions, Preset};
 use serde_json::Value;
@@ -12,6 +10,7 @@ use crate::constraint::{Constraint, Grammars};
 use crate::error::{ApiError, clip};
 use crate::fields::{Fields, wrong};
 use crate::look::Look;
+use crate::random;
 use crate::texts::ModelFacts;
 use crate::tools::Tools;
 
@@ -268,8 +267,7 @@ fn draw_seed(temperature: f32) -> u64 {
     if temperature == 0.0 {
         return SamplingParams::default().seed;
     }
-    // The keys of each are random, and come from the system.
-    RandomState::new().build_hasher().finish() & u64::from(u32::MAX)
+    random::bits() & u64::from(u32::MAX)
 }
 
 /// Both 0 and -1 keep all.

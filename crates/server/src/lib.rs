@@ -42,6 +42,7 @@ mod openapi;
 mod options;
 mod page;
 mod percent;
+mod random;
 mod responses;
 mod routes;
 mod server;
