@@ -165,8 +165,9 @@ pub(crate) async fn tokenize(app: Caller, body: Bytes) -> Result<Response<Body>,
             return Ok(json!({ "tokens": ids }));
         }
         let piece = |id: &u32| {
-            let text = app.model.tokenizer.decode(&[*id], false);
-            Ok(json!({ "id": id, "piece": text.map_err(|e| ApiError::internal(e.to_string()))? }))
+            let piece = app.model.tokenizer.piece(*id);
+            let piece = piece.map_err(|error| ApiError::internal(error.to_string()))?;
+            Ok(json!({ "id": id, "piece": piece.text }))
         };
         Ok(json!({ "tokens": ids.iter().map(piece).collect::<Result<Vec<_>, ApiError>>()? }))
     });
