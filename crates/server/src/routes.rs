@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, HeaderName};
+use axum::http::header::{AUTHORIZATION, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, Method, Response, StatusCode};
 use axum::routing::any;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -20,7 +20,7 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::events::Asked;
 use crate::page::Asset;
-use crate::{about, complete, contexts, guard, messages, openapi, percent, responses};
+use crate::{about, complete, contexts, guard, messages, openapi, origins, percent, responses};
 
 /// A path of the server; it may have a name in braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,11 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         let app = Arc::clone(&app);
         async move {
             let path = request.uri().path().to_owned();
-            handle(app, request).await.unwrap_or_else(|error| error.response(&path))
+            let origin = request.headers().get(ORIGIN).cloned();
+            let answer = handle(Arc::clone(&app), request).await;
+            let mut answer = answer.unwrap_or_else(|error| error.response(&path));
+            origins::mark(&app.options.allowed_origins, origin.as_ref(), answer.headers_mut());
+            answer
         }
     };
     layered(Router::new().fallback(any(serve)))
@@ -175,7 +179,12 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
     let matching = |route: &'static Route| route.matches(&path).map(|name| (route, name));
     let found: Vec<_> = there(&app).filter_map(matching).collect();
     let is_open = found.iter().any(|(route, _)| route.is_open);
-    let scope = guard::check(&app.options, &app.keys, request.headers(), is_open)?;
+    guard::check_site(&app.options, request.headers())?;
+    if let Some(answer) = origins::preflight(&app.options.allowed_origins, &request) {
+        // Before the key, which browsers send with the request alone; it says nothing of paths.
+        return Ok(answer);
+    }
+    let scope = guard::scope(&app.keys, request.headers(), is_open)?;
     if found.is_empty() {
         let message = "there is no such path here; docs/server.md lists them";
         return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message));
