@@ -37,7 +37,7 @@ pub(crate) struct Whole {
     pub(crate) thoughts: String,
     pub(crate) calls: Vec<Call>,
     pub(crate) logprobs: Vec<TokenProb>,
-    tokens: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
     pub(crate) reason: Option<&'static str>,
     pub(crate) stop: Option<String>,
 }
@@ -70,8 +70,9 @@ pub(crate) async fn whole(
     while let Some(event) = events.recv().await {
         match event {
             Event::Progress(_) | Event::Step(_) => {}
-            Event::Piece { text, mut logprobs, .. } => {
+            Event::Piece { text, mut logprobs, tokens, .. } => {
                 whole.take(calls.push(&text));
+                whole.tokens.extend(tokens);
                 whole.logprobs.append(&mut logprobs);
             }
             Event::Finished { reason, stop, .. } => {

@@ -86,6 +86,8 @@ pub(crate) struct How {
 pub(crate) enum Endpoint {
     /// `/v1/completions`.
     Completions,
+    /// `/completion`, llama.cpp's own.
+    Native,
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/responses`.
@@ -147,15 +149,17 @@ impl How {
         // The other endpoints have one answer.
         let max_n = match endpoint {
             Endpoint::Completions | Endpoint::Chat => MAX_N,
-            Endpoint::Responses | Endpoint::Messages => 1,
+            Endpoint::Native | Endpoint::Responses | Endpoint::Messages => 1,
         };
         let n = fields.whole("n", 1..=max_n)?.unwrap_or(1) as usize;
         let look = match endpoint {
             Endpoint::Completions | Endpoint::Chat => Look::read(fields, model, n)?,
-            Endpoint::Responses | Endpoint::Messages => None,
+            Endpoint::Native | Endpoint::Responses | Endpoint::Messages => None,
         };
         let returns_tokens = match endpoint {
             Endpoint::Completions => fields.flag("return_token_ids")?.unwrap_or(false),
+            // Its events count them.
+            Endpoint::Native => true,
             Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => false,
         };
         let policy = policy(fields, model)?;
@@ -330,6 +334,9 @@ fn logprobs(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Option<usize>
     // llama.cpp's name, whose 0 asks for nothing.
     let n_probs = fields.whole("n_probs", 0..=MAX_LOGPROBS)?.map(|n| n as usize);
     let n_probs = n_probs.filter(|n| *n > 0);
+    if endpoint == Endpoint::Native {
+        return Ok(n_probs);
+    }
     if endpoint == Endpoint::Completions {
         let logprobs = fields.whole("logprobs", 0..=MAX_LOGPROBS)?.map(|n| n as usize);
         return Ok(logprobs.or(n_probs));

@@ -37,6 +37,7 @@ mod log;
 mod look;
 mod messages;
 mod metrics;
+mod native;
 mod offers;
 mod openapi;
 mod options;

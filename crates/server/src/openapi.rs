@@ -78,6 +78,14 @@ const COMPLETIONS: &[Field] = &[
     Field("stop", Kind::Any, "a text or texts that end the answer"),
     Field("stream_options", Kind::Object, "with include_usage"),
 ];
+const NATIVE: &[Field] = &[
+    Field("prompt", Kind::Any, "a text or a list of tokens"),
+    Field("n_predict", Kind::Whole, "the most tokens of the answer; -1 is no limit"),
+    Field("repetition_penalty", Kind::Number, "the other name of repeat_penalty"),
+    Field("n_probs", Kind::Whole, "alternatives to say the probabilities of"),
+    Field("return_tokens", Kind::Flag, "says the tokens of the answer"),
+    Field("stop", Kind::Any, "a text or texts that end the answer"),
+];
 const CHAT: &[Field] = &[
     Field("messages", Kind::List, "with role and content"),
     Field("max_completion_tokens", Kind::Whole, "the other name of max_tokens"),
@@ -166,8 +174,8 @@ fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
         ("GET", "/assets/page.js") => ("its script", &[]),
         ("GET", "/assets/page.css") => ("its style", &[]),
         ("GET", "/assets/icon.svg") => ("its icon", &[]),
-        ("GET", "/health") => ("whether requests are served", &[]),
-        ("GET", "/v1/models") => ("the model", &[]),
+        ("GET", "/health" | "/v1/health") => ("whether requests are served", &[]),
+        ("GET", "/v1/models" | "/models") => ("the model", &[]),
         ("GET", "/v1/models/{id}") => ("the model, by one of its names", &[]),
         ("GET", "/metrics") => ("counters for Prometheus", &[]),
         ("GET", "/props") => ("how the server was started", &[]),
@@ -177,8 +185,15 @@ fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
         ("POST", "/detokenize") => ("the text of tokens", &[DETOKENIZE]),
         ("POST", "/apply-template") => ("the text that a conversation becomes", &[TEMPLATE]),
         ("POST", "/v1/completions") => ("goes on from a text", &[COMPLETIONS, ANSWER, LOOK]),
-        ("POST", "/v1/chat/completions") => ("answers a conversation", &[CHAT, ANSWER, LOOK]),
-        ("POST", "/v1/responses") => ("answers, in OpenAI's newer form", &[RESPONSES, ANSWER]),
+        ("POST", "/completion" | "/completions") => {
+            ("goes on from a text, in llama.cpp's form", &[NATIVE, ANSWER])
+        }
+        ("POST", "/v1/chat/completions" | "/chat/completions") => {
+            ("answers a conversation", &[CHAT, ANSWER, LOOK])
+        }
+        ("POST", "/v1/responses" | "/responses") => {
+            ("answers, in OpenAI's newer form", &[RESPONSES, ANSWER])
+        }
         ("POST", "/v1/messages") => ("answers, in Anthropic's form", &[TURNS, STOPS, ANSWER]),
         ("POST", "/v1/messages/count_tokens") => {
             ("the tokens of a conversation", &[TURNS, COUNTED])

@@ -50,6 +50,7 @@ enum Target {
     Detokenize,
     ApplyTemplate,
     Completions,
+    Completion,
     Chat,
     Responses,
     Messages,
@@ -78,14 +79,16 @@ const fn page(path: &'static str, asset: Asset) -> Route {
     Route { is_open: true, is_page: true, ..route("GET", path, Target::Page(asset)) }
 }
 
-/// All routes there are.
-pub const ROUTES: [Route; 25] = [
+/// All routes there are. Those without `/v1` are llama.cpp's, whose `/completions` is not OpenAI's.
+pub const ROUTES: [Route; 31] = [
     page("/", Asset::Html),
     page("/assets/page.js", Asset::Script),
     page("/assets/page.css", Asset::Style),
     page("/assets/icon.svg", Asset::Icon),
     Route { is_open: true, ..route("GET", "/health", Target::Health) },
+    Route { is_open: true, ..route("GET", "/v1/health", Target::Health) },
     route("GET", "/v1/models", Target::Models),
+    route("GET", "/models", Target::Models),
     route("GET", "/v1/models/{id}", Target::Model),
     route("GET", "/metrics", Target::Metrics),
     route("GET", "/props", Target::Props),
@@ -95,8 +98,12 @@ pub const ROUTES: [Route; 25] = [
     route("POST", "/detokenize", Target::Detokenize),
     route("POST", "/apply-template", Target::ApplyTemplate),
     route("POST", "/v1/completions", Target::Completions),
+    route("POST", "/completion", Target::Completion),
+    route("POST", "/completions", Target::Completion),
     route("POST", "/v1/chat/completions", Target::Chat),
+    route("POST", "/chat/completions", Target::Chat),
     route("POST", "/v1/responses", Target::Responses),
+    route("POST", "/responses", Target::Responses),
     route("POST", "/v1/messages", Target::Messages),
     route("POST", "/v1/messages/count_tokens", Target::CountTokens),
     context("GET", "/v1/contexts", Target::ListContexts),
@@ -255,6 +262,7 @@ async fn dispatch(
         Target::Detokenize => about::detokenize(app, body).await,
         Target::ApplyTemplate => about::apply_template(app, body).await,
         Target::Completions => complete::completions(app, body).await,
+        Target::Completion => complete::completion(app, body).await,
         Target::Chat => complete::chat(app, body).await,
         Target::Responses => responses::responses(app, body).await,
         Target::Messages => messages::messages(app, body).await,
