@@ -59,6 +59,39 @@ impl Shelf {
 }
 
 #[test]
+fn a_library_that_is_mistyped_is_named_and_not_made() {
+    let shelf = Shelf::new();
+    let absent = shelf.0.file("no-libary");
+    for words in [
+        &["ls"][..],
+        &["check"],
+        &["check", "--repair"],
+        &["export", "a", "b"],
+        &["open", "a", "why?"],
+        &["rm", "a"],
+        &["pin", "a"],
+        &["unpin", "a"],
+        &["rename", "a", "b"],
+        &["quota"],
+    ] {
+        let named = [words, &["--library", "@no-libary"]].concat();
+        let shown = absent.display().to_string();
+        shelf.kv(&named).fails_with(&["--library", &shown, "no such folder", "`longview kv build"]);
+        assert!(!absent.exists(), "{words:?}");
+        // The user's own is empty before the first document, and is not made by a look at it.
+        let own = shelf.kv(words);
+        let is_a_list = ["ls", "check", "quota"].contains(&words[0]);
+        assert_eq!(own.code, Some(i32::from(!is_a_list)), "{words:?}: {}", own.stderr);
+        assert!(is_a_list || own.stderr.contains("a: there is no such document"), "{}", own.stderr);
+        assert!(!shelf.0.file("library").exists(), "{words:?}");
+    }
+    // What puts something into it makes it.
+    shelf.kv(&["quota", "1GiB"]).ok();
+    assert!(shelf.0.file("library").is_dir());
+    assert_eq!(shelf.kv(&["quota"]).ok(), "1.0 GiB; sessions take 0 B\n");
+}
+
+#[test]
 fn a_document_is_kept_asked_and_removed() {
     let shelf = Shelf::new();
     assert!(shelf.kv(&["ls"]).stderr.contains("no documents in "));

@@ -50,7 +50,8 @@ pub struct OpenArgs {
 
 /// Asks.
 pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
-    let (documents, share) = (place::open(library)?, args.share.open()?);
+    let share = args.share.open()?;
+    let documents = place::look_beside(library, share.as_ref())?;
     let mut document = shared::find(&documents, share.as_ref(), &args.name)?;
     if let Some(share) = &share
         && session(&documents, &document, &args).is_err()
