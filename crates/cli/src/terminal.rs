@@ -12,6 +12,21 @@ pub fn columns() -> Option<usize> {
     Some(if width == 0 { 80 } else { width })
 }
 
+/// Whether something waits in stdin to be read, from a file or through a pipe. Nothing is waited
+/// for, so that what comes later is not seen.
+#[cfg(unix)]
+pub fn has_piped_input() -> bool {
+    let stdin = io::stdin();
+    // The system says it of files, pipes and sockets; `/dev/null` has no such number.
+    !stdin.is_terminal() && rustix::io::ioctl_fionread(&stdin).is_ok_and(|n_bytes| n_bytes > 0)
+}
+
+/// Where the system has no such question, nothing is seen.
+#[cfg(not(unix))]
+pub fn has_piped_input() -> bool {
+    false
+}
+
 /// Whether stdin and stdout are a terminal: somebody reads and types.
 pub fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
