@@ -169,7 +169,7 @@ enum Origin {
 
 fn text(documents: &Documents, args: &BuildArgs) -> Result<(String, Origin)> {
     let Some(from) = &args.from else {
-        let (text, sources) = sources::read(&args.files)?;
+        let (text, sources) = sources::read("kv build", &args.files)?;
         return Ok((text, Origin::Files(sources)));
     };
     let document = documents.find(from)?;
