@@ -19,9 +19,10 @@ use crate::policies::PoliciesArgs;
 use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
 use crate::serve::ServeArgs;
+use crate::tokenize::TokenizeArgs;
 use crate::{
     completions, demo, doctor, evaluation, failure, kv, models, out, plan, policies, quantize, run,
-    serve,
+    serve, tokenize,
 };
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
@@ -65,6 +66,8 @@ enum Command {
     Report(ReportArgs),
     /// Show the bytes that a model would take under each policy, before loading it.
     Plan(PlanArgs),
+    /// Show the tokens of a text.
+    Tokenize(TokenizeArgs),
     /// List the policies: published systems, their options and what they cost.
     Policies(PoliciesArgs),
     /// Show what Longview finds on this machine.
@@ -150,6 +153,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Speed(args) => evaluation::speed(&args),
         Command::Report(args) => evaluation::report(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
         Command::Policies(args) => policies::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),

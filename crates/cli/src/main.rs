@@ -31,6 +31,7 @@ mod share;
 mod table;
 mod template;
 mod terminal;
+mod tokenize;
 mod units;
 
 fn main() -> std::process::ExitCode {

@@ -159,7 +159,7 @@ pub(crate) async fn tokenize(app: Caller, body: Bytes) -> Result<Response<Body>,
         let is_special = fields.flag("add_special")?.unwrap_or(false);
         let has_pieces = fields.flag("with_pieces")?.unwrap_or(false);
         app.note_unknown(&fields);
-        let specials = if is_special { Specials::Add } else { Specials::AsWritten };
+        let specials = Specials::of_text(is_special);
         let ids = app.model.encode(text, specials)?;
         if !has_pieces {
             return Ok(json!({ "tokens": ids }));
