@@ -12,6 +12,16 @@ pub fn columns() -> Option<usize> {
     Some(if width == 0 { 80 } else { width })
 }
 
+/// The widest text that is set for a window: longer lines are hard to read.
+const TEXT_COLUMNS: usize = 100;
+
+/// Columns for texts on stdout: those of its terminal, up to 100; 100 where there is none.
+pub fn text_columns() -> usize {
+    let found = terminal_size::terminal_size().filter(|_| io::stdout().is_terminal());
+    let width = found.map_or(0, |(width, _)| usize::from(width.0));
+    if width == 0 { TEXT_COLUMNS } else { width.min(TEXT_COLUMNS) }
+}
+
 /// Whether something waits in stdin to be read, from a file or through a pipe. Nothing is waited
 /// for, so that what comes later is not seen.
 #[cfg(unix)]
