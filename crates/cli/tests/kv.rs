@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Child;
 
-use crate::support::{Done, TempFolder, command, needle};
+use crate::support::{Done, TempFolder, command, longview, needle};
 
 const QUESTION: &str = "What is the pass key? The pass key is";
 
@@ -89,6 +89,19 @@ fn a_library_that_is_mistyped_is_named_and_not_made() {
     shelf.kv(&["quota", "1GiB"]).ok();
     assert!(shelf.0.file("library").is_dir());
     assert_eq!(shelf.kv(&["quota"]).ok(), "1.0 GiB; sessions take 0 B\n");
+}
+
+#[test]
+fn a_verb_alone_says_what_is_missing_and_how_it_is_used() {
+    for (words, missing, example) in [
+        (&["kv", "build"][..], "<FILE>", "`longview kv build book.txt -m MODEL`"),
+        (&["kv", "open"], "<NAME>", "`longview kv open NAME"),
+        (&["kv", "ask"], "<NAME>", "`longview kv ls` lists the names"),
+    ] {
+        let done = longview(words);
+        assert!(!done.stderr.contains("--model"), "{}", done.stderr);
+        done.refuses_usage(&["required arguments", missing, example]);
+    }
 }
 
 #[test]
