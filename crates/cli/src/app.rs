@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::args::{Refusal, on_topic, prepare, shorten};
+use crate::args::{Refusal, check_topic, on_topic, prepare, shorten};
 use crate::completions::CompletionsArgs;
 use crate::demo::DemoArgs;
 use crate::doctor::DoctorArgs;
@@ -19,9 +19,10 @@ use crate::policies::PoliciesArgs;
 use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
 use crate::serve::ServeArgs;
+use crate::tokenize::TokenizeArgs;
 use crate::{
     completions, demo, doctor, evaluation, failure, kv, models, out, plan, policies, quantize, run,
-    serve,
+    serve, tokenize,
 };
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
@@ -65,6 +66,8 @@ enum Command {
     Report(ReportArgs),
     /// Show the bytes that a model would take under each policy, before loading it.
     Plan(PlanArgs),
+    /// Show the tokens of a text.
+    Tokenize(TokenizeArgs),
     /// List the policies: published systems, their options and what they cost.
     Policies(PoliciesArgs),
     /// Show what Longview finds on this machine.
@@ -82,23 +85,27 @@ pub fn main() -> ExitCode {
     if let Some(help) = on_topic(&Cli::command(), &words) {
         return failure::report(out::bytes(help.as_bytes()));
     }
-    let words = match prepare(&Cli::command(), words) {
+    let checked = check_topic(&Cli::command(), &words);
+    let words = match checked.and_then(|()| prepare(&Cli::command(), words)) {
         Ok(words) => words,
         Err(Refusal(text)) => {
             out::note(format_args!("error: {text}"));
             return ExitCode::from(WRONG_USAGE);
         }
     };
-    let first = words.get(1).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
+    let word = |at: usize| words.get(at).and_then(|word| word.to_str()).unwrap_or_default();
+    let (first, second) = (word(1).to_owned(), word(2).to_owned());
     let matches = shorten(Cli::command()).try_get_matches_from(words);
     match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => failure::report(dispatch(cli.command)),
-        Err(error) => failure::usage(&with_usage(error, &first)),
+        Err(error) => failure::usage(&with_usage(error, &first, &second)),
     }
 }
 
-/// `error` with the usage of the command that it is about, which `first` may name.
-fn with_usage(mut error: clap::Error, first: &str) -> clap::Error {
+/// `error` with the usage of the command that it is about, which `first` may name, and its verb
+/// `second`.
+fn with_usage(mut error: clap::Error, first: &str, second: &str) -> clap::Error {
+    say_example(&mut error, first, second);
     let mut command = Cli::command();
     // Gives commands their whole names.
     command.build();
@@ -117,6 +124,29 @@ const FREE_WORDS: [(&str, &str); 3] = [
     ("prompt", "-p <TEXT> gives the prompt"),
     ("file", "-f <FILE> gives a document"),
 ];
+
+/// What is missing where somebody tries a verb alone, by an example.
+const EXAMPLES: [(&str, &[&str], &str); 2] = [
+    ("kv", &["build"], "`longview kv build book.txt -m MODEL` reads a document and keeps it"),
+    (
+        "kv",
+        &["open", "ask"],
+        "`longview kv open NAME 'What is it about?'` asks; `longview kv ls` lists the names",
+    ),
+];
+
+/// Shows how a verb is used that lacks what it is about.
+fn say_example(error: &mut clap::Error, first: &str, second: &str) {
+    if error.kind() != ErrorKind::MissingRequiredArgument {
+        return;
+    }
+    let is_meant =
+        |(command, verbs, _): &&(&str, &[&str], &str)| *command == first && verbs.contains(&second);
+    if let Some((_, _, example)) = EXAMPLES.iter().find(is_meant) {
+        let tip = vec![StyledStr::from(*example)];
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tip));
+    }
+}
 
 /// Says which options take what a word without an option may be meant to be.
 fn say_options(error: &mut clap::Error, command: &clap::Command) {
@@ -150,6 +180,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Speed(args) => evaluation::speed(&args),
         Command::Report(args) => evaluation::report(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
         Command::Policies(args) => policies::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),

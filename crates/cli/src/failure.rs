@@ -2,13 +2,13 @@
 
 use std::error::Error;
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
 use crate::clean;
-use crate::out::note;
+use crate::out::{note, of_stdout};
 
 /// What shells report for a program that Ctrl-C ended.
 pub const INTERRUPTED: u8 = 130;
@@ -46,7 +46,14 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || is_help || clean::message(&text) == text.trim_end_matches('\n') {
         // In colours, and a reader that has gone is no error.
-        let _ = error.print();
+        let printed = error.print().and_then(|()| io::stdout().flush());
+        if let Err(failed) = printed
+            && !error.use_stderr()
+            && failed.kind() != io::ErrorKind::BrokenPipe
+        {
+            note(format_args!("error: {}", of_stdout(failed)));
+            return ExitCode::FAILURE;
+        }
     } else {
         // The words are quoted as they were given, whatever is in them.
         note(text);

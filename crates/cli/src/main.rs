@@ -31,7 +31,9 @@ mod share;
 mod table;
 mod template;
 mod terminal;
+mod tokenize;
 mod units;
+mod wrap;
 
 fn main() -> std::process::ExitCode {
     if let Some(code) = template::serve().or_else(longview_library::text::serve) {

@@ -11,11 +11,30 @@ use serde::Serialize;
 
 use crate::clean::{self, Shown, escaped};
 
+/// The locked stdout; its errors say whose they are.
+pub struct Stdout(Shown<StdoutLock<'static>>);
+
 /// The locked stdout. A terminal gets no control characters but line ends and tabs.
-pub fn stdout() -> Shown<StdoutLock<'static>> {
+pub fn stdout() -> Stdout {
     let out = io::stdout().lock();
     let is_terminal = out.is_terminal();
-    Shown::new(out, is_terminal)
+    Stdout(Shown::new(out, is_terminal))
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(of_stdout)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(of_stdout)
+    }
+}
+
+/// An error of writing to stdout that says so. It stays of its kind: a pipe that was closed, and a
+/// write that is tried again, are told by it.
+pub fn of_stdout(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("standard output cannot be written ({error})"))
 }
 
 /// Writes `bytes` and flushes.

@@ -15,7 +15,9 @@ use serde::Serialize;
 use crate::args::{one_of, option_help};
 use crate::out;
 use crate::table::Table;
+use crate::terminal::text_columns;
 use crate::units;
+use crate::wrap::wrapped;
 
 /// Options of `longview policies`.
 #[derive(Args)]
@@ -97,6 +99,15 @@ fn options_of(preset: Preset) -> impl Iterator<Item = &'static OptionInfo> {
     OPTIONS.iter().filter(move |option| names.contains(&option.name))
 }
 
+const ABOUT_LIST: &str = "index: what a step looks through to choose tokens; budget: how the \
+                          number of attended tokens is divided; rows: where the keys and values of \
+                          the other tokens are: resident (on the device), recall (in host memory, \
+                          fetched when they are chosen), evict (in host memory, and no decode step \
+                          attends them).";
+const ABOUT_BYTES: &str = "Bytes that one more token of context takes: Llama-3.1-8B (32 layers, 8 KV \
+                           heads of 128, keys and values of 16 bits), 2,048 attended tokens, a \
+                           device with memory of its own.";
+
 /// Prints the list, one policy, or the object.
 pub fn run(args: &PoliciesArgs) -> Result<()> {
     let presets = Preset::ALL.iter().map(|(preset, _)| *preset);
@@ -105,28 +116,20 @@ pub fn run(args: &PoliciesArgs) -> Result<()> {
     if args.json {
         return out::json(&entries);
     }
-    let mut out = out::stdout();
+    let (mut out, columns) = (out::stdout(), text_columns());
+    let set = |text: &str, indent: usize| wrapped(text, indent, columns);
     if args.name.is_none() {
-        writeln!(
-            out,
-            "index: what a step looks through to choose tokens; budget: how the number of attended \
-             tokens is divided; rows: where the keys and values of the other tokens are:\nresident \
-             (on the device), recall (in host memory, fetched when they are chosen), evict (in host \
-             memory, and no decode step attends them).\n"
-        )?;
+        writeln!(out, "{}\n", set(ABOUT_LIST, 0))?;
     }
     for Entry { info, .. } in &entries {
-        writeln!(out, "{}: {}", info.name, info.source)?;
+        writeln!(out, "{}", set(&format!("{}: {}", info.name, info.source), 2))?;
         let PresetInfo { index, budget, residency, .. } = info;
-        writeln!(out, "  index: {index}; budget: {budget}; rows: {residency}")?;
+        let place = format!("  index: {index}; budget: {budget}; rows: {residency}");
+        writeln!(out, "{}", set(&place, 4))?;
         let options: Vec<String> = info.options.iter().map(|o| format!("--{o}")).collect();
-        writeln!(out, "  options: {}", options.join(" "))?;
+        writeln!(out, "{}", set(&format!("  options: {}", options.join(" ")), 4))?;
     }
-    writeln!(
-        out,
-        "\nBytes that one more token of context takes: Llama-3.1-8B (32 layers, 8 KV heads of 128, \
-         keys and values of 16 bits), 2,048 attended tokens, a device with memory of its own."
-    )?;
+    writeln!(out, "\n{}", set(ABOUT_BYTES, 0))?;
     let mut table = Table::new("", ["device", "host"]);
     for entry in &entries {
         let bytes = [entry.device_bytes_per_token, entry.host_bytes_per_token];
@@ -139,7 +142,8 @@ pub fn run(args: &PoliciesArgs) -> Result<()> {
     };
     writeln!(out, "\nOptions (--NAME VALUE, or name = value in a --policy-file):")?;
     for option in options_of(preset) {
-        writeln!(out, "  --{} {}\n      {}", option.name, option.value, option_help(option))?;
+        let help = set(&format!("      {}", option_help(option)), 6);
+        writeln!(out, "  --{} {}\n{help}", option.name, option.value)?;
     }
     Ok(())
 }

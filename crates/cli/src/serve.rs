@@ -15,7 +15,7 @@ use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::Tokenizer;
 use longview_scheduler::PolicyOptions;
 use longview_server::{
-    ApiKey, KvEventsOptions, Limits, ModelFacts, Server, ServerOptions, Turns, curl_line,
+    ApiKey, KvEventsOptions, Limits, ModelFacts, Origin, Server, ServerOptions, Turns, curl_line,
 };
 use longview_startup::embedded;
 use tracing::level_filters::LevelFilter;
@@ -86,6 +86,12 @@ pub struct ServeArgs {
     /// [default: localhost and the address].
     #[arg(long, value_name = "NAME")]
     allowed_host: Vec<String>,
+
+    /// Pages of another site that may ask from a browser, as https://chat.example or
+    /// http://localhost:3000; several with commas or several times. They need the key all the same
+    /// [default: none].
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', value_parser = Origin::parse)]
+    allow_origin: Vec<Origin>,
 
     /// What clients call the model [default: its file or folder].
     #[arg(short, long, value_name = "NAME")]
@@ -271,6 +277,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         port: args.port,
         api_keys: api_keys(args)?,
         allowed_hosts: args.allowed_host.iter().cloned().collect::<BTreeSet<_>>(),
+        allowed_origins: args.allow_origin.iter().cloned().collect(),
         n_slots: args.parallel,
         max_waiting: args.max_waiting,
         max_kept: args.keep,

@@ -12,6 +12,31 @@ pub fn columns() -> Option<usize> {
     Some(if width == 0 { 80 } else { width })
 }
 
+/// The widest text that is set for a window: longer lines are hard to read.
+const TEXT_COLUMNS: usize = 100;
+
+/// Columns for texts on stdout: those of its terminal, up to 100; 100 where there is none.
+pub fn text_columns() -> usize {
+    let found = terminal_size::terminal_size().filter(|_| io::stdout().is_terminal());
+    let width = found.map_or(0, |(width, _)| usize::from(width.0));
+    if width == 0 { TEXT_COLUMNS } else { width.min(TEXT_COLUMNS) }
+}
+
+/// Whether something waits in stdin to be read, from a file or through a pipe. Nothing is waited
+/// for, so that what comes later is not seen.
+#[cfg(unix)]
+pub fn has_piped_input() -> bool {
+    let stdin = io::stdin();
+    // The system says it of files, pipes and sockets; `/dev/null` has no such number.
+    !stdin.is_terminal() && rustix::io::ioctl_fionread(&stdin).is_ok_and(|n_bytes| n_bytes > 0)
+}
+
+/// Where the system has no such question, nothing is seen.
+#[cfg(not(unix))]
+pub fn has_piped_input() -> bool {
+    false
+}
+
 /// Whether stdin and stdout are a terminal: somebody reads and types.
 pub fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()

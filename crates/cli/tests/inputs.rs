@@ -279,3 +279,45 @@ fn texts_of_evaluations_are_regular_files_too() {
     refused(&["speed", "--device", "cpu", "--text", all], &["pipe.txt", "it is a named pipe"]);
     assert!(!output.exists());
 }
+
+#[test]
+#[cfg(unix)]
+fn what_is_piped_in_beside_a_prompt_is_said_to_be_unread() {
+    use std::io::Write;
+    let folder = TempFolder::new();
+    folder.write("doc.txt", "A plain day.");
+    folder.write("empty.txt", "");
+    let file = folder.file("doc.txt").display().to_string();
+    let note = "note: stdin is not read beside";
+    let from = |name: &str| Stdio::from(File::open(folder.file(name)).unwrap());
+    let said = |words: &[&str], stdin: Stdio| {
+        let done = at_once(asking(words).stdin(stdin));
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        done.stderr
+    };
+    let shown = said(&["-p", "Why?"], from("doc.txt"));
+    assert_eq!(shown.matches(&format!("{note} -p; `-f -` reads it")).count(), 1, "{shown}");
+    assert!(said(&["-f", &file, "-p", "Why?"], from("doc.txt")).contains(note));
+    assert!(said(&["-f", &file], from("doc.txt")).contains(&format!("{note} -f;")));
+    // What is read is not spoken of, nor is an input with nothing in it.
+    assert!(!said(&["-f", "-", "-p", "Why?"], from("doc.txt")).contains(note));
+    for name in ["empty.txt", "/dev/null"] {
+        assert!(!said(&["-p", "Why?"], from(name)).contains(note), "{name}");
+    }
+    for has_text in [true, false] {
+        let mut child = asking(&["-p", "Why?"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        if has_text {
+            pipe.write_all(b"A plain day.").unwrap();
+        }
+        // It stays open: who inherits a pipe that nobody closes is not kept waiting.
+        let start = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(start.elapsed() < Duration::from_secs(60), "it waits for what never comes");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let done = Done::from(child.wait_with_output().unwrap());
+        drop(pipe);
+        assert_eq!((done.code, done.stderr.contains(note)), (Some(0), has_text), "{}", done.stderr);
+    }
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Child;
 
-use crate::support::{Done, TempFolder, command, needle};
+use crate::support::{Done, TempFolder, command, longview, needle};
 
 const QUESTION: &str = "What is the pass key? The pass key is";
 
@@ -55,6 +55,52 @@ impl Shelf {
     fn sessions(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.0.file("library/sessions")).unwrap();
         entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+#[test]
+fn a_library_that_is_mistyped_is_named_and_not_made() {
+    let shelf = Shelf::new();
+    let absent = shelf.0.file("no-libary");
+    for words in [
+        &["ls"][..],
+        &["check"],
+        &["check", "--repair"],
+        &["export", "a", "b"],
+        &["open", "a", "why?"],
+        &["rm", "a"],
+        &["pin", "a"],
+        &["unpin", "a"],
+        &["rename", "a", "b"],
+        &["quota"],
+    ] {
+        let named = [words, &["--library", "@no-libary"]].concat();
+        let shown = absent.display().to_string();
+        shelf.kv(&named).fails_with(&["--library", &shown, "no such folder", "`longview kv build"]);
+        assert!(!absent.exists(), "{words:?}");
+        // The user's own is empty before the first document, and is not made by a look at it.
+        let own = shelf.kv(words);
+        let is_a_list = ["ls", "check", "quota"].contains(&words[0]);
+        assert_eq!(own.code, Some(i32::from(!is_a_list)), "{words:?}: {}", own.stderr);
+        assert!(is_a_list || own.stderr.contains("a: there is no such document"), "{}", own.stderr);
+        assert!(!shelf.0.file("library").exists(), "{words:?}");
+    }
+    // What puts something into it makes it.
+    shelf.kv(&["quota", "1GiB"]).ok();
+    assert!(shelf.0.file("library").is_dir());
+    assert_eq!(shelf.kv(&["quota"]).ok(), "1.0 GiB; sessions take 0 B\n");
+}
+
+#[test]
+fn a_verb_alone_says_what_is_missing_and_how_it_is_used() {
+    for (words, missing, example) in [
+        (&["kv", "build"][..], "<FILE>", "`longview kv build book.txt -m MODEL`"),
+        (&["kv", "open"], "<NAME>", "`longview kv open NAME"),
+        (&["kv", "ask"], "<NAME>", "`longview kv ls` lists the names"),
+    ] {
+        let done = longview(words);
+        assert!(!done.stderr.contains("--model"), "{}", done.stderr);
+        done.refuses_usage(&["required arguments", missing, example]);
     }
 }
 

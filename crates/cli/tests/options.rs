@@ -258,6 +258,10 @@ fn help_comes_in_parts() {
         assert!(long.contains(part), "{part} is not in: {long}");
         assert_eq!(longview(["help", "run", topic]).ok(), long);
     }
+    for words in [["run", "--help", "polices"], ["help", "run", "polices"]] {
+        let topics = "policies | sampling | engine | all";
+        longview(words).refuses_usage(&["polices: there is no such topic", topics]);
+    }
     assert!(longview(["run", "--help"]).ok().contains("--prompt"));
     assert!(short.contains("generation_config.json"), "{short}");
 }

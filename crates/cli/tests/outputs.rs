@@ -600,3 +600,31 @@ mod evaluation {
         assert_eq!(names(&to), all, "plots of the same report are replaced");
     }
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_standard_output_that_is_full_is_named() {
+    let model = needle().display().to_string();
+    for words in [
+        &["policies"][..],
+        &["policies", "--json"],
+        &["completions", "bash"],
+        &["plan", "-m", &model, "-c", "1024", "--device", "cpu"],
+        &["run", "-m", &model, "-p", "Why?", "-n", "2", "--device", "cpu"],
+        &["tokenize", "-m", &model, "-p", "Why?"],
+        &["--help"],
+        &["run", "--help"],
+        &["run", "--help", "all"],
+        &["--version"],
+    ] {
+        let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let done = Done::from(command(words).stdout(full()).output().unwrap());
+        let parts = ["standard output cannot be written", "No space left"];
+        done.fails_with(&parts);
+    }
+    // A reader that has gone has what it wanted.
+    let mut child = command(["policies"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let done = Done::from(child.wait_with_output().unwrap());
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
+}

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Done, longview, needle, run};
+use crate::support::{Done, TempFolder, command, longview, needle, run};
 
 fn plan(words: &[&str]) -> Done {
     let model = needle();
@@ -33,6 +33,34 @@ fn a_context_that_no_machine_holds_does_not_fit() {
         let largest = verdict["largest_context_tokens"].as_u64().unwrap();
         assert!(largest > 4096 && largest < 1_000_000_000, "{largest}");
     }
+}
+
+#[test]
+fn a_plan_for_documents_is_as_long_as_they_are() {
+    let folder = TempFolder::new();
+    let text = "The miller carried a basket of straw to the old barn. ".repeat(40);
+    folder.write("a.txt", &text);
+    folder.write("b.txt", &text);
+    let file = |name: &str| folder.file(name).display().to_string();
+    let (a, b) = (file("a.txt"), file("b.txt"));
+    let context = |words: &[&str]| {
+        let text = plan(&[words, &["--json"]].concat()).ok();
+        let json: Value = serde_json::from_str(&text).unwrap();
+        json["context_tokens"].as_u64().unwrap()
+    };
+    let (one, both) = (context(&["-f", &a]), context(&["-f", &a, "-f", &b]));
+    // As many as `kv build` reads of the same files.
+    let mut build = command(["kv", "--library", &file("library"), "build", &a, &b, "-m"]);
+    build.arg(needle()).args(["--device", "cpu"]);
+    Done::from(build.output().unwrap()).ok();
+    let list = longview(["kv", "--library", &file("library"), "ls", "--json"]).ok();
+    let list: Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list["documents"][0]["sessions"][0]["document_tokens"], both, "{list}");
+    assert!(one > 400 && both > 2 * one - 20 && both < 2 * one + 20, "{one} {both}");
+    let said = plan(&["-f", &a]).ok();
+    assert!(said.contains(&format!("context {one} tokens")), "{said}");
+    plan(&["-f", &a, "-c", "4096"]).refuses_usage(&["--file", "--ctx-size"]);
+    plan(&["-f", &file("none.txt")]).fails_with(&["-f ", "none.txt", "cannot be read"]);
 }
 
 #[test]

@@ -24,3 +24,4 @@ mod session;
 mod shared;
 mod support;
 mod templates;
+mod tokens;

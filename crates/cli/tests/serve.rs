@@ -157,6 +157,17 @@ fn what_is_not_safe_or_does_not_go_is_refused_at_once() {
     longview(open).fails_with(&["--host 0.0.0.0", "--api-key"]);
     longview(["serve", "--no-library", "--api-key", ""]).fails_with(&["--api-key"]);
     longview(["serve", "--port", "99999"]).refuses_usage(&["99999"]);
+    for (origin, fix) in [
+        ("*", "name each as"),
+        ("chat.example", "write https://chat.example"),
+        ("https://chat.example/", "leave out what follows"),
+    ] {
+        longview(["serve", "--allow-origin", origin]).refuses_usage(&["--allow-origin", fix]);
+    }
+    let mut from_variable = command(["serve"]);
+    from_variable.env("LONGVIEW_ALLOW_ORIGIN", "https://a.example,null");
+    let done: crate::support::Done = from_variable.output().unwrap().into();
+    done.refuses_usage(&["--allow-origin", "null"]);
     longview(["serve", "--parallel", "0"]).refuses_usage(&["--parallel"]);
     longview(["serve", "--host", "nowhere"]).refuses_usage(&["nowhere"]);
 }

@@ -159,14 +159,15 @@ pub(crate) async fn tokenize(app: Caller, body: Bytes) -> Result<Response<Body>,
         let is_special = fields.flag("add_special")?.unwrap_or(false);
         let has_pieces = fields.flag("with_pieces")?.unwrap_or(false);
         app.note_unknown(&fields);
-        let specials = if is_special { Specials::Add } else { Specials::AsWritten };
+        let specials = Specials::of_text(is_special);
         let ids = app.model.encode(text, specials)?;
         if !has_pieces {
             return Ok(json!({ "tokens": ids }));
         }
         let piece = |id: &u32| {
-            let text = app.model.tokenizer.decode(&[*id], false);
-            Ok(json!({ "id": id, "piece": text.map_err(|e| ApiError::internal(e.to_string()))? }))
+            let piece = app.model.tokenizer.piece(*id);
+            let piece = piece.map_err(|error| ApiError::internal(error.to_string()))?;
+            Ok(json!({ "id": id, "piece": piece.text }))
         };
         Ok(json!({ "tokens": ids.iter().map(piece).collect::<Result<Vec<_>, ApiError>>()? }))
     });

@@ -9,8 +9,9 @@ use crate::calls::{Call, Calls, Part};
 use crate::error::ApiError;
 use crate::events::Events;
 use crate::job::{Event, Summary, TokenProb};
+use crate::random;
 use crate::stream::Script;
-use crate::texts::Facts;
+use crate::texts::{Facts, ModelFacts};
 
 /// How answers of one request look.
 pub(crate) struct Form {
@@ -36,7 +37,7 @@ pub(crate) struct Whole {
     pub(crate) thoughts: String,
     pub(crate) calls: Vec<Call>,
     pub(crate) logprobs: Vec<TokenProb>,
-    tokens: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
     pub(crate) reason: Option<&'static str>,
     pub(crate) stop: Option<String>,
 }
@@ -69,8 +70,9 @@ pub(crate) async fn whole(
     while let Some(event) = events.recv().await {
         match event {
             Event::Progress(_) | Event::Step(_) => {}
-            Event::Piece { text, mut logprobs, .. } => {
+            Event::Piece { text, mut logprobs, tokens, .. } => {
                 whole.take(calls.push(&text));
+                whole.tokens.extend(tokens);
                 whole.logprobs.append(&mut logprobs);
             }
             Event::Finished { reason, stop, .. } => {
@@ -90,7 +92,7 @@ impl Form {
         let kind = if is_chat { "chatcmpl" } else { "cmpl" };
         Self {
             model: app.model.clone(),
-            id: app.new_id(kind),
+            id: format!("{kind}-{}", random::name()),
             created: now.map_or(0, |now| now.as_secs()),
             is_chat,
             sending,
@@ -254,18 +256,7 @@ impl Form {
         }
         let text = |id: u32| self.model.tokenizer.decode(&[id], false).unwrap_or_default();
         if self.is_chat {
-            let one = |id: u32, logprob: f32| {
-                let text = text(id);
-                let bytes = text.as_bytes();
-                json!({ "token": text, "id": id, "logprob": logprob, "bytes": bytes })
-            };
-            let content = probs.iter().map(|prob| {
-                let mut entry = one(prob.id, prob.logprob);
-                entry["top_logprobs"] =
-                    prob.top.iter().map(|(id, logprob)| one(*id, *logprob)).collect();
-                entry
-            });
-            return json!({ "content": content.collect::<Vec<_>>() });
+            return json!({ "content": probs_json(&self.model, probs) });
         }
         let top = probs.iter().map(|prob| {
             let pairs = prob.top.iter().map(|(id, logprob)| (text(*id), json!(logprob)));
@@ -325,6 +316,22 @@ impl Script for Form {
     fn ends_with_mark(&self) -> bool {
         true
     }
+}
+
+/// The probabilities of tokens as OpenAI's chats have them. Of a token that is a part of a
+/// character the text is U+FFFD, and `bytes` are its own.
+pub(crate) fn probs_json(model: &ModelFacts, probs: &[TokenProb]) -> Value {
+    let one = |id: u32, logprob: f32| {
+        let piece = model.tokenizer.piece(id).ok();
+        let (text, bytes) = piece.map(|piece| (piece.text, piece.bytes)).unwrap_or_default();
+        json!({ "token": text, "id": id, "logprob": logprob, "bytes": bytes })
+    };
+    let entries = probs.iter().map(|prob| {
+        let mut entry = one(prob.id, prob.logprob);
+        entry["top_logprobs"] = prob.top.iter().map(|(id, logprob)| one(*id, *logprob)).collect();
+        entry
+    });
+    entries.collect()
 }
 
 /// Why an answer ended, where it may have called tools.

@@ -1,7 +1,7 @@
 //! What all handlers share.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -106,13 +106,6 @@ impl App {
             State::Draining => Err(ApiError::unavailable("stopping", "the server is ending")),
             State::Ended => Err(ApiError::unavailable("engine_ended", "the engine has ended")),
         }
-    }
-
-    /// A name for an answer that no other of this server has.
-    pub(crate) fn new_id(&self, kind: &str) -> String {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        format!("{kind}-{:x}-{count}", self.started_unix_s)
     }
 
     /// Places among the requests that run or wait: all `n` or none.

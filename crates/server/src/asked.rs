@@ -1,8 +1,6 @@
 //! What a request asks of the engine: fields of `/v1/completions` and `/v1/chat/completions` that
 //! say how an answer is generated.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use longview_engine::{Draft, PrefillMode, SamplingParams, resolve_policy};
 use longview_scheduler::{PolicyOptions, Preset};
 use serde_json::Value;
@@ -12,6 +10,7 @@ use crate::constraint::{Constraint, Grammars};
 use crate::error::{ApiError, clip};
 use crate::fields::{Fields, wrong};
 use crate::look::Look;
+use crate::random;
 use crate::texts::ModelFacts;
 use crate::tools::Tools;
 
@@ -87,6 +86,8 @@ pub(crate) struct How {
 pub(crate) enum Endpoint {
     /// `/v1/completions`.
     Completions,
+    /// `/completion`, llama.cpp's own.
+    Native,
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/responses`.
@@ -148,15 +149,17 @@ impl How {
         // The other endpoints have one answer.
         let max_n = match endpoint {
             Endpoint::Completions | Endpoint::Chat => MAX_N,
-            Endpoint::Responses | Endpoint::Messages => 1,
+            Endpoint::Native | Endpoint::Responses | Endpoint::Messages => 1,
         };
         let n = fields.whole("n", 1..=max_n)?.unwrap_or(1) as usize;
         let look = match endpoint {
             Endpoint::Completions | Endpoint::Chat => Look::read(fields, model, n)?,
-            Endpoint::Responses | Endpoint::Messages => None,
+            Endpoint::Native | Endpoint::Responses | Endpoint::Messages => None,
         };
         let returns_tokens = match endpoint {
             Endpoint::Completions => fields.flag("return_token_ids")?.unwrap_or(false),
+            // Its events count them.
+            Endpoint::Native => true,
             Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => false,
         };
         let policy = policy(fields, model)?;
@@ -268,8 +271,7 @@ fn draw_seed(temperature: f32) -> u64 {
     if temperature == 0.0 {
         return SamplingParams::default().seed;
     }
-    // The keys of each are random, and come from the system.
-    RandomState::new().build_hasher().finish() & u64::from(u32::MAX)
+    random::bits() & u64::from(u32::MAX)
 }
 
 /// Both 0 and -1 keep all.
@@ -332,6 +334,9 @@ fn logprobs(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Option<usize>
     // llama.cpp's name, whose 0 asks for nothing.
     let n_probs = fields.whole("n_probs", 0..=MAX_LOGPROBS)?.map(|n| n as usize);
     let n_probs = n_probs.filter(|n| *n > 0);
+    if endpoint == Endpoint::Native {
+        return Ok(n_probs);
+    }
     if endpoint == Endpoint::Completions {
         let logprobs = fields.whole("logprobs", 0..=MAX_LOGPROBS)?.map(|n| n as usize);
         return Ok(logprobs.or(n_probs));

@@ -9,8 +9,9 @@ pub(crate) const CLOSE: &str = "</tool_call>";
 pub(crate) const ARGUMENTS: &str = "arguments";
 
 /// Calls and their results as texts of the assistant and the user, for templates that know neither:
-/// in the form of Hermes, as such models are asked for calls. Results that follow each other are
-/// one message, because templates refuse two of one role in a row.
+/// in the form of Hermes, as such models are asked for calls. Results that follow each other, and
+/// what the user says behind them, are one message, because templates refuse two of one role in a
+/// row.
 pub(crate) fn as_texts(messages: Vec<Value>) -> Vec<Value> {
     let mut told: Vec<Value> = Vec::new();
     let mut is_result = false;
@@ -28,14 +29,16 @@ pub(crate) fn as_texts(messages: Vec<Value>) -> Vec<Value> {
         if is_result {
             let said = message["content"].as_str().unwrap_or_default();
             let text = format!("<tool_response>\n{said}\n</tool_response>");
-            if let Some(last) = told.last_mut().filter(|_| was_result) {
-                let before = last["content"].as_str().unwrap_or_default();
-                last["content"] = json!(format!("{before}\n{text}"));
-                continue;
-            }
             message = json!({ "role": "user", "content": text });
         }
-        told.push(message);
+        match told.last_mut().filter(|_| was_result && message["role"] == "user") {
+            Some(last) => {
+                let [before, more] = [&*last, &message].map(|m| m["content"].as_str());
+                let [before, more] = [before, more].map(Option::unwrap_or_default);
+                last["content"] = json!(format!("{before}\n{more}"));
+            }
+            None => told.push(message),
+        }
     }
     told
 }

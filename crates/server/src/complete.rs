@@ -1,4 +1,4 @@
-//! `/v1/completions` and `/v1/chat/completions`.
+//! `/v1/completions` and `/v1/chat/completions`, and llama.cpp's `/completion`.
 
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::known::{Known, text_of};
 use crate::look::{Look, LookedAt};
+use crate::native;
 use crate::stream;
 use crate::texts::Conversation;
 use crate::thoughts::Thoughts;
@@ -34,23 +35,42 @@ struct Read {
     how: How,
     sending: Sending,
     calls: Calls,
+    /// Whether a whole answer in llama.cpp's form says its tokens.
+    has_tokens: bool,
 }
 
 /// Goes on from a text.
 pub(crate) async fn completions(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
-    answer(app, body, false).await
+    answer(app, body, Endpoint::Completions).await
 }
 
 /// Answers in a conversation.
 pub(crate) async fn chat(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
-    answer(app, body, true).await
+    answer(app, body, Endpoint::Chat).await
 }
 
-async fn answer(app: Caller, body: Bytes, is_chat: bool) -> Result<Response<Body>, ApiError> {
+/// Goes on from a text, in llama.cpp's own form.
+pub(crate) async fn completion(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     app.check_ready()?;
     let reader = app.clone();
-    let read = aside(move || read(&reader, &body, is_chat)).await?;
-    let Read { mut prompts, how, sending, calls } = read;
+    let read = aside(move || read(&reader, &body, Endpoint::Native)).await?;
+    let Read { mut prompts, how, sending, has_tokens, .. } = read;
+    let ids = prompts.remove(0);
+    let form = native::Form::new(&app, ids.len(), how.logprobs.is_some())
+        .with_tokens(has_tokens || sending.stream);
+    let events = app.submit(ids, how, None)?;
+    if sending.stream {
+        return Ok(stream::respond(events, form, app.options.limits.ping));
+    }
+    Ok(json_response(StatusCode::OK, &form.whole(events).await?))
+}
+
+async fn answer(app: Caller, body: Bytes, endpoint: Endpoint) -> Result<Response<Body>, ApiError> {
+    app.check_ready()?;
+    let reader = app.clone();
+    let read = aside(move || read(&reader, &body, endpoint)).await?;
+    let Read { mut prompts, how, sending, calls, .. } = read;
+    let is_chat = endpoint == Endpoint::Chat;
     let form = Form::new(&app, is_chat, sending, how.n * prompts.len())
         .with_logprobs(how.logprobs.is_some())
         .with_tokens(how.returns_tokens)
@@ -65,12 +85,11 @@ async fn answer(app: Caller, body: Bytes, is_chat: bool) -> Result<Response<Body
     Ok(json_response(StatusCode::OK, &form.whole(events).await?))
 }
 
-fn read(app: &Caller, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
+fn read(app: &Caller, body: &[u8], endpoint: Endpoint) -> Result<Read, ApiError> {
     let body = parse(body)?;
     let mut fields = Fields::of(&body)?;
     check_model(&mut fields, &app.model)?;
     let sending = Sending::read(&mut fields)?;
-    let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
     let mut how = How::read(&mut fields, &app.model, &app.grammars, endpoint)?;
     let document = text_of(app, fields.text("context_id")?)?;
     let looked_at = match (&how.look, &document) {
@@ -78,7 +97,7 @@ fn read(app: &Caller, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
         (Some(look), _) if look.wants_passages => return Err(Look::without_document()),
         _ => None,
     };
-    if !is_chat {
+    if endpoint != Endpoint::Chat {
         fields.refuse(&["tools", "tool_choice"])?;
         let (begin, specials) = match document {
             Some(Known::Text(text)) => {
@@ -92,6 +111,9 @@ fn read(app: &Caller, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
             None => (None, Specials::Add),
         };
         let prompts = prompts(&mut fields, begin, app.n_places())?;
+        if prompts.len() > 1 && endpoint == Endpoint::Native {
+            return Err(wrong("prompt", "one: /v1/completions takes several"));
+        }
         if prompts.len() > 1 && how.look.is_some() {
             return Err(wrong("longview", "given with one prompt"));
         }
@@ -100,7 +122,10 @@ fn read(app: &Caller, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
             Prompt::Text(text) => encode(app, &text, specials, &mut how, looked_at.as_deref()),
         };
         let prompts = prompts.into_iter().map(encode).collect::<Result<_, _>>()?;
-        return Ok(done(app, &mut fields, Read { prompts, how, sending, calls: Calls::new(None) }));
+        let is_native = endpoint == Endpoint::Native;
+        let has_tokens = is_native && fields.flag("return_tokens")?.unwrap_or(false);
+        let read = Read { prompts, how, sending, calls: Calls::new(None), has_tokens };
+        return Ok(done(app, &mut fields, read));
     }
     let tools = Tools::read(&mut fields)?;
     let messages = messages(&mut fields)?;
@@ -116,11 +141,9 @@ fn read(app: &Caller, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
         how.keeps_special |= Thoughts::need_specials(&app.model);
     }
     let ids = encode(app, &text, specials, &mut how, looked_at.as_deref())?;
-    Ok(done(
-        app,
-        &mut fields,
-        Read { prompts: vec![ids], how, sending, calls: calls.behind(thoughts) },
-    ))
+    let calls = calls.behind(thoughts);
+    let read = Read { prompts: vec![ids], how, sending, calls, has_tokens: false };
+    Ok(done(app, &mut fields, read))
 }
 
 /// The tokens of a prompt; a document in it is found, where the answer's passages are wanted.

@@ -163,7 +163,8 @@ pub(crate) async fn text(app: Caller, id: String) -> Result<Response<Body>, ApiE
     Ok(json_response(StatusCode::OK, &body.await?))
 }
 
-/// Pins a context, or lets it go when there is no room.
+/// Changes what was said of a context when it came: its name, whether it is pinned, and how long it
+/// stays without use.
 pub(crate) async fn change(
     app: Caller,
     id: String,
@@ -174,11 +175,27 @@ pub(crate) async fn change(
         let body = parse(&body)?;
         let mut fields = Fields::of(&body)?;
         let is_pinned = fields.flag("pin")?;
-        let is_pinned = is_pinned.ok_or_else(|| ApiError::field("pin", "pin: is missing"))?;
+        let ttl_s = fields.whole("ttl", 0..=MAX_TTL_S)?;
+        let name = fields.text("name")?;
+        if is_pinned.is_none() && ttl_s.is_none() && name.is_none() {
+            let message = "pin: is missing, as are name and ttl: give what is to change";
+            return Err(ApiError::field("pin", message));
+        }
         changer.note_unknown(&fields);
         let documents = changer.library()?;
         let document = find(&changer, &id)?;
-        documents.set_pinned(document.id, is_pinned)?;
+        // First what may be refused: then nothing changes.
+        if let Some(name) = name {
+            documents.rename(document.id, name)?;
+        }
+        if let Some(is_pinned) = is_pinned {
+            documents.set_pinned(document.id, is_pinned)?;
+        }
+        if let Some(ttl_s) = ttl_s {
+            // Its time begins now: counted from its last use it might be over already.
+            documents.touch(document.id, None)?;
+            documents.set_ttl(document.id, Some(ttl_s).filter(|ttl_s| *ttl_s > 0))?;
+        }
         find(&changer, &document.id.to_string())
     });
     Ok(json_response(StatusCode::OK, &describe(&app, &document.await?)))

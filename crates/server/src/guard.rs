@@ -1,8 +1,9 @@
 //! Who may ask: the key, the host and the origin of a request.
 //!
 //! A page of another site may make a browser send requests to this machine. It cannot read answers,
-//! because no header allows it to, and where its requests would do harm all the same they are
-//! refused by `Origin`; under a name of its own for this address it is refused by `Host`.
+//! because no header allows it to unless its origin was allowed, and where its requests would do
+//! harm all the same they are refused by `Origin`; under a name of its own for this address it is
+//! refused by `Host`.
 //!
 //! The layers of `tower-http` for it let what only reads pass, and would hand the scope on as an
 //! extension that may be missing; here nothing gets to a handler without one.
@@ -12,19 +13,19 @@ use axum::http::{HeaderMap, StatusCode, header};
 use crate::error::ApiError;
 use crate::keys::{Keys, Scope};
 use crate::options::ServerOptions;
+use crate::origins;
 
 /// Names under which a machine knows itself.
 const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-/// Refuses who may not ask; the scope of who may.
-pub(crate) fn check(
-    options: &ServerOptions,
-    keys: &Keys,
-    headers: &HeaderMap,
-    is_open: bool,
-) -> Result<Scope, ApiError> {
+/// Refuses requests under another machine's name, and those of pages that may not ask.
+pub(crate) fn check_site(options: &ServerOptions, headers: &HeaderMap) -> Result<(), ApiError> {
     check_host(options, headers)?;
-    check_origin(headers)?;
+    check_origin(options, headers)
+}
+
+/// The scope of who asks, who needs a key but for what everybody may have.
+pub(crate) fn scope(keys: &Keys, headers: &HeaderMap, is_open: bool) -> Result<Scope, ApiError> {
     if is_open || !keys.are_needed() {
         return Ok(Scope::default());
     }
@@ -64,15 +65,18 @@ fn check_host(options: &ServerOptions, headers: &HeaderMap) -> Result<(), ApiErr
     Err(ApiError::new(StatusCode::FORBIDDEN, "wrong_host", message))
 }
 
-/// Requests of pages come from pages of this very host, or not at all.
-fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+/// Requests of pages come from pages of this very host or of an origin that is allowed, or not at
+/// all.
+fn check_origin(options: &ServerOptions, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let of_origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
-    if of_origin.is_some_and(|(_, of_origin)| of_origin.eq_ignore_ascii_case(host)) {
+    let is_own = of_origin.is_some_and(|(_, of_origin)| of_origin.eq_ignore_ascii_case(host));
+    if is_own || origins::are_of(&options.allowed_origins, origin) {
         return Ok(());
     }
-    let message = "requests from pages of other sites are not served";
+    let message = "requests from pages of other sites are not served; --allow-origin ORIGIN allows \
+                   those of a site";
     Err(ApiError::new(StatusCode::FORBIDDEN, "wrong_origin", message))
 }
 

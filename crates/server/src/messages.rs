@@ -17,6 +17,7 @@ use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::job::{Event, Summary};
 use crate::known::text_of;
+use crate::random;
 use crate::stream::{self, Script};
 use crate::texts::{Conversation, Facts, ModelFacts};
 use crate::thoughts::Thoughts;
@@ -261,7 +262,7 @@ impl Form {
     fn new(app: &App, calls: Calls, wants_progress: bool) -> Self {
         Self {
             model: app.model.clone(),
-            id: app.new_id("msg"),
+            id: format!("msg-{}", random::name()),
             calls,
             wants_progress,
             is_begun: false,

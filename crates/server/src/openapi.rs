@@ -78,6 +78,14 @@ const COMPLETIONS: &[Field] = &[
     Field("stop", Kind::Any, "a text or texts that end the answer"),
     Field("stream_options", Kind::Object, "with include_usage"),
 ];
+const NATIVE: &[Field] = &[
+    Field("prompt", Kind::Any, "a text or a list of tokens"),
+    Field("n_predict", Kind::Whole, "the most tokens of the answer; -1 is no limit"),
+    Field("repetition_penalty", Kind::Number, "the other name of repeat_penalty"),
+    Field("n_probs", Kind::Whole, "alternatives to say the probabilities of"),
+    Field("return_tokens", Kind::Flag, "says the tokens of the answer"),
+    Field("stop", Kind::Any, "a text or texts that end the answer"),
+];
 const CHAT: &[Field] = &[
     Field("messages", Kind::List, "with role and content"),
     Field("max_completion_tokens", Kind::Whole, "the other name of max_tokens"),
@@ -137,12 +145,17 @@ const TEMPLATE: &[Field] = &[
     Field("add_generation_prompt", Kind::Flag, "ends where the assistant speaks"),
     Field("chat_template_kwargs", Kind::Object, "further variables of the template"),
 ];
-const PIN: &[Field] = &[Field("pin", Kind::Flag, "whether it stays whatever else needs room")];
+const CHANGE: &[Field] = &[
+    Field("pin", Kind::Flag, "whether it stays whatever else needs room"),
+    Field("name", Kind::Text, "how it is called from now on"),
+    Field("ttl", Kind::Whole, "seconds without use after which it goes; 0: it stays"),
+];
 const CONTEXT: &[Field] = &[
     Field("text", Kind::Text, "the document"),
     Field("model", Kind::Text, "the name that /v1/models lists, or none"),
     Field("name", Kind::Text, "how it is called"),
     Field("pin", Kind::Flag, "keeps it whatever else needs room"),
+    Field("ttl", Kind::Whole, "seconds without use after which it goes"),
     Field("prefill", Kind::Text, "exact, sparse or sparse:THRESHOLD: how it is read"),
     Field("stream", Kind::Flag, "sends how far it was read"),
 ];
@@ -150,16 +163,19 @@ const CONTEXT: &[Field] = &[
 /// A route: its method, its path, and whether it is served without a key.
 pub(crate) type Entry = (&'static str, &'static str, bool);
 
-/// What a route does, and the fields of its request, of which the first must be there. A route
-/// that is not here is not on the page, which a test finds.
+/// Where any one of the fields is enough.
+const CHANGES: &str = "/v1/contexts/{id}";
+
+/// What a route does, and the fields of its request, of which the first must be there but for
+/// [`CHANGES`]. A route that is not here is not on the page, which a test finds.
 fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
     let (summary, parts): (_, &[&[Field]]) = match (method, path) {
         ("GET", "/") => ("the page for people", &[]),
         ("GET", "/assets/page.js") => ("its script", &[]),
         ("GET", "/assets/page.css") => ("its style", &[]),
         ("GET", "/assets/icon.svg") => ("its icon", &[]),
-        ("GET", "/health") => ("whether requests are served", &[]),
-        ("GET", "/v1/models") => ("the model", &[]),
+        ("GET", "/health" | "/v1/health") => ("whether requests are served", &[]),
+        ("GET", "/v1/models" | "/models") => ("the model", &[]),
         ("GET", "/v1/models/{id}") => ("the model, by one of its names", &[]),
         ("GET", "/metrics") => ("counters for Prometheus", &[]),
         ("GET", "/props") => ("how the server was started", &[]),
@@ -169,8 +185,15 @@ fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
         ("POST", "/detokenize") => ("the text of tokens", &[DETOKENIZE]),
         ("POST", "/apply-template") => ("the text that a conversation becomes", &[TEMPLATE]),
         ("POST", "/v1/completions") => ("goes on from a text", &[COMPLETIONS, ANSWER, LOOK]),
-        ("POST", "/v1/chat/completions") => ("answers a conversation", &[CHAT, ANSWER, LOOK]),
-        ("POST", "/v1/responses") => ("answers, in OpenAI's newer form", &[RESPONSES, ANSWER]),
+        ("POST", "/completion" | "/completions") => {
+            ("goes on from a text, in llama.cpp's form", &[NATIVE, ANSWER])
+        }
+        ("POST", "/v1/chat/completions" | "/chat/completions") => {
+            ("answers a conversation", &[CHAT, ANSWER, LOOK])
+        }
+        ("POST", "/v1/responses" | "/responses") => {
+            ("answers, in OpenAI's newer form", &[RESPONSES, ANSWER])
+        }
         ("POST", "/v1/messages") => ("answers, in Anthropic's form", &[TURNS, STOPS, ANSWER]),
         ("POST", "/v1/messages/count_tokens") => {
             ("the tokens of a conversation", &[TURNS, COUNTED])
@@ -179,7 +202,7 @@ fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
         ("POST", "/v1/contexts") => ("reads a document and keeps it", &[CONTEXT]),
         ("GET", "/v1/contexts/{id}") => ("one context", &[]),
         ("GET", "/v1/contexts/{id}/text") => ("the text of a context", &[]),
-        ("POST", "/v1/contexts/{id}") => ("pins a context, or no longer", &[PIN]),
+        ("POST", "/v1/contexts/{id}") => ("changes what is said of a context", &[CHANGE]),
         ("DELETE", "/v1/contexts/{id}") => ("removes a context", &[]),
         _ => return None,
     };
@@ -250,7 +273,10 @@ fn operation((method, path, is_open): Entry) -> Option<OperationBuilder> {
         operation = operation.parameter(id);
     }
     if let Some(first) = fields.first() {
-        let mut body = ObjectBuilder::new().required(first.0);
+        let mut body = match path {
+            CHANGES => ObjectBuilder::new().min_properties(Some(1)),
+            _ => ObjectBuilder::new().required(first.0),
+        };
         for Field(name, kind, about) in &fields {
             body = body.property(*name, kind.schema(about));
         }

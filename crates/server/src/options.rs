@@ -8,6 +8,7 @@ use longview_library::documents::Documents;
 use longview_library::shared::Share;
 
 use crate::keys::ApiKey;
+use crate::origins::Origin;
 use crate::turns::Turns;
 
 /// How a server listens and what it allows.
@@ -22,6 +23,8 @@ pub struct ServerOptions {
     pub api_keys: Vec<ApiKey>,
     /// Values of the `Host` header that are served beside the server's own names.
     pub allowed_hosts: BTreeSet<String>,
+    /// Origins of pages of other sites that may ask, beside the server's own page.
+    pub allowed_origins: BTreeSet<Origin>,
     /// Requests that run at the same time.
     pub n_slots: usize,
     /// Requests that wait; one more is told to come later.
@@ -130,6 +133,7 @@ impl Default for ServerOptions {
             port: 8080,
             api_keys: Vec::new(),
             allowed_hosts: BTreeSet::new(),
+            allowed_origins: BTreeSet::new(),
             n_slots: 4,
             max_waiting: 64,
             max_kept: 8,

@@ -16,6 +16,7 @@ use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::job::{Event, Summary};
 use crate::known::text_of;
+use crate::random;
 use crate::stream::{self, Script};
 use crate::texts::{Conversation, Facts};
 use crate::thoughts::Thoughts;
@@ -258,7 +259,7 @@ impl Form {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             model: app.model.clone(),
-            id: app.new_id("resp"),
+            id: format!("resp-{}", random::name()),
             created: now.map_or(0, |now| now.as_secs()),
             said,
             calls,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, HeaderName};
+use axum::http::header::{AUTHORIZATION, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, Method, Response, StatusCode};
 use axum::routing::any;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -20,7 +20,7 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::events::Asked;
 use crate::page::Asset;
-use crate::{about, complete, contexts, guard, messages, openapi, percent, responses};
+use crate::{about, complete, contexts, guard, messages, openapi, origins, percent, responses};
 
 /// A path of the server; it may have a name in braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,7 @@ enum Target {
     Detokenize,
     ApplyTemplate,
     Completions,
+    Completion,
     Chat,
     Responses,
     Messages,
@@ -78,14 +79,16 @@ const fn page(path: &'static str, asset: Asset) -> Route {
     Route { is_open: true, is_page: true, ..route("GET", path, Target::Page(asset)) }
 }
 
-/// All routes there are.
-pub const ROUTES: [Route; 25] = [
+/// All routes there are. Those without `/v1` are llama.cpp's, whose `/completions` is not OpenAI's.
+pub const ROUTES: [Route; 31] = [
     page("/", Asset::Html),
     page("/assets/page.js", Asset::Script),
     page("/assets/page.css", Asset::Style),
     page("/assets/icon.svg", Asset::Icon),
     Route { is_open: true, ..route("GET", "/health", Target::Health) },
+    Route { is_open: true, ..route("GET", "/v1/health", Target::Health) },
     route("GET", "/v1/models", Target::Models),
+    route("GET", "/models", Target::Models),
     route("GET", "/v1/models/{id}", Target::Model),
     route("GET", "/metrics", Target::Metrics),
     route("GET", "/props", Target::Props),
@@ -95,8 +98,12 @@ pub const ROUTES: [Route; 25] = [
     route("POST", "/detokenize", Target::Detokenize),
     route("POST", "/apply-template", Target::ApplyTemplate),
     route("POST", "/v1/completions", Target::Completions),
+    route("POST", "/completion", Target::Completion),
+    route("POST", "/completions", Target::Completion),
     route("POST", "/v1/chat/completions", Target::Chat),
+    route("POST", "/chat/completions", Target::Chat),
     route("POST", "/v1/responses", Target::Responses),
+    route("POST", "/responses", Target::Responses),
     route("POST", "/v1/messages", Target::Messages),
     route("POST", "/v1/messages/count_tokens", Target::CountTokens),
     context("GET", "/v1/contexts", Target::ListContexts),
@@ -128,7 +135,11 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         let app = Arc::clone(&app);
         async move {
             let path = request.uri().path().to_owned();
-            handle(app, request).await.unwrap_or_else(|error| error.response(&path))
+            let origin = request.headers().get(ORIGIN).cloned();
+            let answer = handle(Arc::clone(&app), request).await;
+            let mut answer = answer.unwrap_or_else(|error| error.response(&path));
+            origins::mark(&app.options.allowed_origins, origin.as_ref(), answer.headers_mut());
+            answer
         }
     };
     layered(Router::new().fallback(any(serve)))
@@ -175,7 +186,12 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
     let matching = |route: &'static Route| route.matches(&path).map(|name| (route, name));
     let found: Vec<_> = there(&app).filter_map(matching).collect();
     let is_open = found.iter().any(|(route, _)| route.is_open);
-    let scope = guard::check(&app.options, &app.keys, request.headers(), is_open)?;
+    guard::check_site(&app.options, request.headers())?;
+    if let Some(answer) = origins::preflight(&app.options.allowed_origins, &request) {
+        // Before the key, which browsers send with the request alone; it says nothing of paths.
+        return Ok(answer);
+    }
+    let scope = guard::scope(&app.keys, request.headers(), is_open)?;
     if found.is_empty() {
         let message = "there is no such path here; docs/server.md lists them";
         return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message));
@@ -246,6 +262,7 @@ async fn dispatch(
         Target::Detokenize => about::detokenize(app, body).await,
         Target::ApplyTemplate => about::apply_template(app, body).await,
         Target::Completions => complete::completions(app, body).await,
+        Target::Completion => complete::completion(app, body).await,
         Target::Chat => complete::chat(app, body).await,
         Target::Responses => responses::responses(app, body).await,
         Target::Messages => messages::messages(app, body).await,

@@ -230,3 +230,43 @@ fn an_answer_without_a_seed_is_drawn_anew_and_can_be_had_again() {
     turns["temperature"] = json!(0);
     assert!(answer("/v1/chat/completions", &turns)["longview"]["seed"].is_null());
 }
+
+#[test]
+fn tokens_that_are_parts_of_a_character_have_its_bytes() {
+    let served = serve(ServerOptions::default());
+    let body = json!({
+        "messages": [{ "role": "user", "content": "It was" }], "grammar": "root ::= \"\u{20ac}\"",
+        "logprobs": true, "top_logprobs": 1, "max_tokens": 8,
+    });
+    let answer = served.post("/v1/chat/completions", &body).json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["message"]["content"], "\u{20ac}", "{answer}");
+    let content = choice["logprobs"]["content"].as_array().expect("a list");
+    let parts: Vec<&Value> = content.iter().filter(|t| t["token"] != "").collect();
+    assert!(parts.iter().any(|token| token["token"] == "\u{fffd}"), "{answer}");
+    let bytes = |token: &Value| token["bytes"].as_array().expect("bytes").clone();
+    let all: Vec<Value> = content.iter().flat_map(bytes).collect();
+    let all: Vec<u8> = all.iter().map(|byte| byte.as_u64().expect("a byte") as u8).collect();
+    assert!(all.starts_with("\u{20ac}".as_bytes()), "{all:x?} {answer}");
+}
+
+#[test]
+fn no_two_answers_of_any_server_have_one_name() {
+    let (one, other) = (serve(ServerOptions::default()), serve(ServerOptions::default()));
+    let user = json!([{ "role": "user", "content": "It was" }]);
+    let mut names = std::collections::BTreeSet::new();
+    for served in [&one, &one, &other] {
+        for (path, begin, body) in [
+            ("/v1/completions", "cmpl-", json!({ "prompt": "It was", "max_tokens": 1 })),
+            ("/v1/chat/completions", "chatcmpl-", json!({ "messages": user, "max_tokens": 1 })),
+            ("/v1/responses", "resp-", json!({ "input": "It was", "max_output_tokens": 1 })),
+            ("/v1/messages", "msg-", json!({ "messages": user, "max_tokens": 1 })),
+        ] {
+            let answer = served.post(path, &body).json();
+            let name = answer["id"].as_str().and_then(|id| id.strip_prefix(begin));
+            let name = name.unwrap_or_else(|| panic!("{begin}: {answer}")).to_owned();
+            let is_random = name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit());
+            assert!(is_random && names.insert(name), "{answer}");
+        }
+    }
+}

@@ -19,6 +19,42 @@ fn total(body: &Value) -> u64 {
 }
 
 #[test]
+fn name_pin_and_time_of_a_context_can_be_changed() {
+    let library = Library::new();
+    let served = serve(library.options());
+    let new = |text: &str, name: &str| json!({ "text": text, "name": name });
+    let id = served.post("/v1/contexts", &new("This one changes.", "old")).json()["id"].clone();
+    assert_eq!(served.post("/v1/contexts", &new("This one stays.", "other")).status, 200);
+    let path = format!("/v1/contexts/{}", id.as_str().expect("an id"));
+    let change = |body: &Value| served.post(&path, body);
+    let said = |body: &Value| [&body["name"], &body["pinned"], &body["ttl"]].map(Value::clone);
+    let changed = change(&json!({ "name": "new", "pin": true, "ttl": 3600 })).json();
+    assert_eq!(said(&changed), [json!("new"), json!(true), json!(3600)], "{changed}");
+    assert_eq!(served.get("/v1/contexts/new").json()["id"], id);
+    assert_eq!(served.get("/v1/contexts/old").status, 404);
+    // Each by itself, and the others stay.
+    let changed = change(&json!({ "ttl": 0 })).json();
+    assert_eq!(said(&changed), [json!("new"), json!(true), Value::Null], "{changed}");
+    let changed = change(&json!({ "name": "newer" })).json();
+    assert_eq!(said(&changed), [json!("newer"), json!(true), Value::Null], "{changed}");
+    // What is refused is refused by its name, and nothing of it is done.
+    for (body, param) in [
+        (json!({}), "pin"),
+        (json!({ "pin": false, "name": "other" }), "name"),
+        (json!({ "pin": false, "name": "" }), "name"),
+        (json!({ "pin": false, "name": 7 }), "name"),
+        (json!({ "pin": false, "ttl": -1 }), "ttl"),
+        (json!({ "pin": "no", "ttl": 60 }), "pin"),
+    ] {
+        let answer = change(&body);
+        let about = answer.json()["error"]["param"].clone();
+        assert_eq!((answer.status, about), (400, json!(param)), "{body}: {answer:?}");
+        let there = served.get(&path).json();
+        assert_eq!(said(&there), [json!("newer"), json!(true), Value::Null], "{body} {there}");
+    }
+}
+
+#[test]
 fn a_context_is_built_once_and_known_after_a_restart() {
     let library = Library::new();
     let (text, facts) = document(80, 4);

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::json;
 
-use crate::support::{Library, serve};
-use longview_server::{ApiKey, Limits, ROUTES, ServeError, Server, ServerOptions};
+use crate::support::{Answer, Library, serve};
+use longview_server::{ApiKey, Limits, Origin, ROUTES, ServeError, Server, ServerOptions};
 
 #[test]
 fn every_route_but_the_open_ones_wants_the_key() {
@@ -37,7 +37,8 @@ fn every_route_but_the_open_ones_wants_the_key() {
     }
     // Beside `/health` only files of the page, which are the same everywhere.
     let open = || ROUTES.iter().filter(|route| route.is_open);
-    assert_eq!(open().filter(|route| !route.is_page).count(), 1);
+    let health: Vec<_> = open().filter(|route| !route.is_page).map(|route| route.path).collect();
+    assert_eq!(health, ["/health", "/v1/health"]);
     assert_eq!(open().filter(|route| route.is_page).count(), 4);
     let without_page = ServerOptions {
         api_keys: vec![ApiKey::parse("secret").expect("a key")],
@@ -90,6 +91,80 @@ fn other_hosts_and_pages_of_other_sites_are_refused() {
     assert_eq!(status("origin", &format!("http://{}", served.address)), 200);
     let asked = served.ask("OPTIONS", "/v1/models", &[("origin", "http://evil.example")], "");
     assert!(asked.status == 403 && !asked.head.contains("access-control"), "{asked:?}");
+    assert!(!served.get("/v1/models").head.to_lowercase().contains("vary"));
+}
+
+#[test]
+fn pages_of_an_allowed_origin_may_ask_and_no_others() {
+    let allowed = "https://chat.example";
+    let served = serve(ServerOptions {
+        api_keys: vec![ApiKey::parse("secret").expect("a key")],
+        allowed_origins: [Origin::parse(allowed).expect("an origin")].into(),
+        ..ServerOptions::default()
+    });
+    let preflight = |origin: &str, path: &str| {
+        let headers = [
+            ("origin", origin),
+            ("access-control-request-method", "POST"),
+            ("access-control-request-headers", "authorization,content-type,x-stainless-os"),
+        ];
+        served.ask("OPTIONS", path, &headers, "")
+    };
+    let header = |answer: &Answer, name: &str| {
+        let lines = answer.head.lines().filter_map(|line| line.split_once(": "));
+        let mut found = lines.filter(|(found, _)| found.eq_ignore_ascii_case(name));
+        found.next().map(|(_, value)| value.to_owned())
+    };
+    // It says the same of every path, and needs no key.
+    for path in ["/v1/chat/completions", "/health", "/nothing"] {
+        let answer = preflight(allowed, path);
+        assert_eq!((answer.status, answer.body.as_str()), (204, ""), "{answer:?}");
+        let said = |name: &str| header(&answer, name);
+        assert_eq!(said("access-control-allow-origin").as_deref(), Some(allowed));
+        assert_eq!(
+            said("access-control-allow-methods").as_deref(),
+            Some("GET, HEAD, POST, DELETE")
+        );
+        let headers = said("access-control-allow-headers");
+        assert_eq!(headers.as_deref(), Some("authorization,content-type,x-stainless-os"));
+        assert_eq!(said("vary").as_deref(), Some("origin"));
+        assert_eq!(said("access-control-allow-credentials"), None, "no cookies");
+    }
+    for origin in [
+        "https://chat.example.evil",
+        "https://evil.chat.example",
+        "http://chat.example",
+        "https://chat.example:444",
+        "https://chat.exampl",
+        "null",
+        "*",
+    ] {
+        let answer = preflight(origin, "/v1/models");
+        assert_eq!((answer.status, answer.code().as_str()), (403, "wrong_origin"), "{origin}");
+        assert_eq!(header(&answer, "access-control-allow-origin"), None, "{origin}");
+        assert_eq!(header(&answer, "vary").as_deref(), Some("origin"), "{origin}");
+    }
+    // The page reads answers and errors alike, and needs the key for what it asks.
+    let ask = |key: &str, path: &str| {
+        served.ask("GET", path, &[("origin", allowed), ("authorization", key)], "")
+    };
+    for (key, path, status) in [
+        ("Bearer secret", "/v1/models", 200),
+        ("Bearer wrong", "/v1/models", 401),
+        ("Bearer secret", "/nothing", 404),
+    ] {
+        let answer = ask(key, path);
+        assert_eq!(answer.status, status, "{answer:?}");
+        let origin = header(&answer, "access-control-allow-origin");
+        assert_eq!(origin.as_deref(), Some(allowed), "{answer:?}");
+    }
+    // Whom no page sent is served as ever.
+    let plain = served.ask("GET", "/v1/models", &[("x-api-key", "secret")], "");
+    assert_eq!(plain.status, 200);
+    assert_eq!(header(&plain, "access-control-allow-origin"), None);
+    assert_eq!(served.ask("OPTIONS", "/health", &[("origin", allowed)], "").status, 405);
+    let elsewhere = [("host", "evil.example"), ("origin", allowed)];
+    assert_eq!(served.ask("GET", "/health", &elsewhere, "").status, 403, "the host counts too");
 }
 
 #[test]

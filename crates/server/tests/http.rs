@@ -11,6 +11,7 @@ mod guards;
 #[cfg(feature = "kv-events")]
 mod kv_events;
 mod look;
+mod native;
 mod page;
 mod pages;
 mod ported;

@@ -80,6 +80,16 @@ fn calls_and_results_are_texts_where_the_template_knows_no_tools() {
         [user]<tool_response>\nsnow\n</tool_response>\n\
         [assistant]Mixed.\n";
     assert_eq!(applied(&served, &body), wanted);
+    // What the user says behind a result is of the same turn: strict templates refuse two in a row.
+    let mut asked = body.clone();
+    let messages = asked["messages"].as_array_mut().expect("a list");
+    messages.truncate(4);
+    messages.push(json!({ "role": "user", "content": "And now?" }));
+    messages.push(json!({ "role": "user", "content": "Well?" }));
+    let prompt = applied(&served, &asked);
+    let turn = "[user]<tool_response>\nsun\n</tool_response>\n<tool_response>\nrain\n\
+                </tool_response>\nAnd now?\n[user]Well?\n";
+    assert!(prompt.ends_with(turn), "{prompt}");
     // A template that knows calls is given them.
     let knows = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}\
                  {{ m.tool_calls | length }}{% endif %}{% endfor %}";

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 
 use clap::{Arg, Command};
 
+use super::words::Refusal;
+
 /// Options under a heading that the help of a command shows at once; those without a heading it
 /// shows anyhow.
 const COMMON: [&str; 9] =
@@ -62,8 +64,7 @@ fn shorten_below(command: Command, name: &str) -> Command {
         if sub.has_subcommands() {
             return shorten_below(sub, &name);
         }
-        let n_hidden = sub.get_arguments().filter(|arg| !is_common(arg)).count();
-        if n_hidden < 2 {
+        if !is_shortened(&sub) {
             return sub;
         }
         let topics = topics(&sub);
@@ -98,6 +99,34 @@ fn topics(command: &Command) -> String {
         .filter(|(_, topic)| command.get_arguments().any(|arg| topic.shows(arg)))
         .map(|(name, _)| *name);
     shown.collect::<Vec<_>>().join(" | ")
+}
+
+/// Refuses a word behind `COMMAND --help` or `help COMMAND` that is no topic of the command.
+///
+/// # Errors
+/// Names the topics that there are.
+pub fn check_topic(command: &Command, words: &[OsString]) -> Result<(), Refusal> {
+    let words: Option<Vec<&str>> = words.iter().map(|word| word.to_str()).collect();
+    let (names, topic) = match words.as_deref() {
+        Some([_, "help", names @ .., topic]) => (names, *topic),
+        Some([_, names @ .., "--help" | "-h", topic]) => (names, *topic),
+        _ => return Ok(()),
+    };
+    let outer = names.first().and_then(|name| command.find_subcommand(name));
+    let verb = names.get(1).and_then(|verb| outer?.find_subcommand(verb));
+    let Some(sub) = verb.or(outer) else { return Ok(()) };
+    // What has verbs has no topics, and shows its whole help anyhow where it has few options.
+    let has_topics = !sub.has_subcommands() && is_shortened(sub);
+    if !has_topics || topic.starts_with('-') || Topic::of(topic).is_some() {
+        return Ok(());
+    }
+    let there = topics(sub);
+    Err(Refusal(format!("--help {topic}: there is no such topic; there are: {there}")))
+}
+
+/// Whether the help of a command leaves options to its topics.
+fn is_shortened(command: &Command) -> bool {
+    command.get_arguments().filter(|arg| !is_common(arg)).count() >= 2
 }
 
 /// The text for `COMMAND --help TOPIC` and `help COMMAND TOPIC`; `None` for other words.
@@ -198,6 +227,24 @@ mod tests {
             assert!(all.contains(&format!("--{long}")), "{long}");
         }
         assert_eq!(on("run --help nonsense"), None);
+        for (line, is_right) in [
+            ("run --help nonsense", false),
+            ("help run nonsense", false),
+            ("kv build --help nonsense", false),
+            ("help kv build nonsense", false),
+            ("run --help policies", true),
+            ("run --help", true),
+            ("run --help -p", true),
+            ("help kv build", true),
+            ("kv --help build", true),
+            ("doctor --help nonsense", true),
+            ("nonsense --help nonsense", true),
+        ] {
+            let words = std::iter::once("longview").chain(line.split(' '));
+            let words: Vec<OsString> = words.map(OsString::from).collect();
+            let checked = check_topic(&Cli::command(), &words);
+            assert_eq!(checked.is_ok(), is_right, "{line}: {checked:?}");
+        }
         assert_eq!(on("run --help"), None);
         assert_eq!(on("doctor --help all"), None);
     }

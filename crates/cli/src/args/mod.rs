@@ -15,7 +15,7 @@ mod words;
 #[cfg(feature = "evaluation")]
 pub use engine::PrefillModes;
 pub use engine::{EngineArgs, kv_types};
-pub use help::{on_topic, shorten};
+pub use help::{check_topic, on_topic, shorten};
 pub use names::one_of;
 #[cfg(feature = "evaluation")]
 pub use policy::PolicyFile;

@@ -34,8 +34,9 @@ pub fn prepare(command: &Command, words: Vec<OsString>) -> Result<Vec<OsString>,
     };
     let verb = words.get(2).and_then(|word| sub.find_subcommand(word.to_str()?));
     let (sub, n_names) = verb.map_or((sub, 2), |verb| (verb, 3));
-    // Commands without an engine have few options, and nobody knows them from elsewhere.
-    if !sub.get_arguments().any(|arg| arg.get_id() == "threads") {
+    // Commands without a model have few options, and nobody knows them from elsewhere.
+    let takes_model = |arg: &Arg| ["threads", "hf_repo"].contains(&arg.get_id().as_str());
+    if !sub.get_arguments().any(takes_model) {
         return Ok(words);
     }
     Options { command: sub }.prepare(words, n_names)
@@ -171,6 +172,7 @@ mod tests {
         becomes("run -m x -ub 64 -no-cnv", "run -m x --chunk-size 64 --no-chat-template");
         becomes("run --jinja -m x --no-warmup -p y", "run -m x -p y");
         becomes("run -hf a/b:Q8_0 -p y", "run --hf-repo a/b:Q8_0 -p y");
+        becomes("tokenize -hf a/b -p y", "tokenize --hf-repo a/b -p y");
         becomes("plan -hfr a/b -hff c.gguf", "plan --hf-repo a/b --hf-file c.gguf");
     }
 

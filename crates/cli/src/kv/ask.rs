@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use clap::builder::Resettable;
 use longview_library::documents::{Document, Documents, Reading, SessionEntry};
 
 use super::{place, shared};
@@ -16,7 +17,7 @@ use crate::units;
 /// Options of `longview kv open`.
 #[derive(Args)]
 #[command(
-    mut_arg("model", |arg| arg.required_unless_present("name")),
+    mut_arg("model", |arg| arg.required_unless_present(Resettable::Reset)),
     after_help = "\
 Without a question a chat about the document begins, as with `longview run --session`. The model is \
 the one that read the document, unless another one is given; then the document must have been read \
@@ -50,7 +51,8 @@ pub struct OpenArgs {
 
 /// Asks.
 pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
-    let (documents, share) = (place::open(library)?, args.share.open()?);
+    let share = args.share.open()?;
+    let documents = place::look_beside(library, share.as_ref())?;
     let mut document = shared::find(&documents, share.as_ref(), &args.name)?;
     if let Some(share) = &share
         && session(&documents, &document, &args).is_err()

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use clap::builder::Resettable;
 use longview_core::FileSource;
 use longview_engine::{Engine, EngineOptions, Progress, Session};
 use longview_library::documents::{
@@ -41,7 +42,8 @@ use crate::{run, template, units};
 /// Options of `longview kv build`.
 #[derive(Args)]
 #[command(
-    mut_arg("model", |arg| arg.required_unless_present_any(["files", "from"])),
+    // Where a model has read before, that one reads again.
+    mut_arg("model", |arg| arg.required_unless_present(Resettable::Reset)),
     after_help = "\
 Several files become one document, in this order. Whatever a session of the library begins with is \
 not read again: with one more file at the end only that is read. Ctrl-C keeps what was read, and a \
@@ -169,7 +171,7 @@ enum Origin {
 
 fn text(documents: &Documents, args: &BuildArgs) -> Result<(String, Origin)> {
     let Some(from) = &args.from else {
-        let (text, sources) = sources::read(&args.files)?;
+        let (text, sources) = sources::read("kv build", &args.files)?;
         return Ok((text, Origin::Files(sources)));
     };
     let document = documents.find(from)?;

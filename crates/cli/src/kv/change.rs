@@ -67,7 +67,8 @@ fn quota_of(text: &str) -> Result<Quota, String> {
 
 /// Removes documents, and says what that freed. All are looked up before the first one goes.
 pub fn rm(library: Option<&Path>, args: &RmArgs) -> Result<()> {
-    let (documents, share) = (place::open(library)?, args.share.open()?);
+    let share = args.share.open()?;
+    let documents = place::look_beside(library, share.as_ref())?;
     let share = share.as_ref().filter(|_| !args.sessions);
     let found = args.names.iter().map(|name| shared::find(&documents, share, name));
     for document in found.collect::<Result<Vec<_>, _>>()? {
@@ -91,7 +92,7 @@ pub fn rm(library: Option<&Path>, args: &RmArgs) -> Result<()> {
 
 /// Pins documents, or no longer.
 pub fn pin(library: Option<&Path>, args: &NameArgs, pinned: bool) -> Result<()> {
-    let documents = place::open(library)?;
+    let documents = place::look(library)?;
     let found = args.names.iter().map(|name| documents.find(name));
     for document in found.collect::<Result<Vec<_>, _>>()? {
         documents.set_pinned(document.id, pinned)?;
@@ -103,7 +104,7 @@ pub fn pin(library: Option<&Path>, args: &NameArgs, pinned: bool) -> Result<()> 
 
 /// Calls a document something else.
 pub fn rename(library: Option<&Path>, args: &RenameArgs) -> Result<()> {
-    let documents = place::open(library)?;
+    let documents = place::look(library)?;
     let document = documents.find(&args.name)?;
     documents.rename(document.id, &args.new)?;
     out::bytes(format!("{}: is called {} now\n", document.name, args.new).as_bytes())
@@ -111,7 +112,11 @@ pub fn rename(library: Option<&Path>, args: &RenameArgs) -> Result<()> {
 
 /// Sets the quota, or shows it.
 pub fn quota(library: Option<&Path>, args: &QuotaArgs) -> Result<()> {
-    let documents = place::open(library)?;
+    let documents = match args.size {
+        // It is there before the first document.
+        Some(_) => place::open(library)?,
+        None => place::look(library)?,
+    };
     if let Some(size) = args.size {
         let bytes = match size {
             Quota::Off => None,

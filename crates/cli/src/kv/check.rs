@@ -22,7 +22,7 @@ pub struct CheckArgs {
 
 /// Reads everything, and fails if something is wrong and was not set right.
 pub fn check(library: Option<&Path>, args: &CheckArgs) -> Result<()> {
-    let documents = place::open(library)?;
+    let documents = place::look(library)?;
     let start = Instant::now();
     let checked = documents.check(args.repair, &mut |path| verify(path))?;
     for finding in &checked.findings {

@@ -41,7 +41,7 @@ pub struct ExportArgs {
 
 /// Writes it, after it was compared with its digests.
 pub fn export(library: Option<&Path>, args: &ExportArgs) -> Result<()> {
-    let documents = place::open(library)?;
+    let documents = place::look(library)?;
     let document = documents.find(&args.name)?;
     let kind = if args.text { FileKind::Text } else { FileKind::Session };
     let path = args.file.as_deref().or(args.output.as_deref()).context("kv export: no FILE")?;

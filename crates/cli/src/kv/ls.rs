@@ -23,7 +23,7 @@ pub struct LsArgs {
 
 /// Prints them.
 pub fn ls(library: Option<&Path>, args: &LsArgs) -> Result<()> {
-    let documents = place::open(library)?;
+    let documents = place::look(library)?;
     let (list, usage) = (documents.list()?, documents.usage()?);
     if args.json {
         return print_json(&documents, &list, usage);

@@ -22,6 +22,7 @@ use self::check::CheckArgs;
 use self::export::ExportArgs;
 use self::ls::LsArgs;
 pub use self::place::{model_words, open as open_library};
+pub use self::sources::read as read_documents;
 
 /// Options of `longview kv`.
 #[derive(Args)]

@@ -12,8 +12,8 @@ use crate::files::input;
 /// What stands between two files.
 const BETWEEN: &str = "\n\n";
 
-/// The text of all files in order, and what each was.
-pub fn read(files: &[PathBuf]) -> Result<(String, Vec<Source>)> {
+/// The text of all files in order, and what each was. Errors begin with `option`, which named them.
+pub fn read(option: &str, files: &[PathBuf]) -> Result<(String, Vec<Source>)> {
     let most = input::max_text_bytes();
     if files.iter().filter(|path| is_stdin(path)).count() > 1 {
         bail!("-: stdin is given twice; give each file once");
@@ -24,7 +24,7 @@ pub fn read(files: &[PathBuf]) -> Result<(String, Vec<Source>)> {
         let found = if is_stdin(path) {
             extract(io::stdin().lock(), "stdin", most)
         } else {
-            let file = input::open_document("kv build", path)?;
+            let file = input::open_document(option, path)?;
             extract(file, &path.to_string_lossy(), most)
         };
         let Extracted { text: part, kind, file_bytes, n_pages: pages, .. } =

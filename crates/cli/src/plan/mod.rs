@@ -8,6 +8,7 @@ mod seconds;
 mod verdict;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -21,20 +22,25 @@ use serde::Serialize;
 
 use self::seconds::{Estimate, Seconds};
 use self::verdict::{Place, Verdict};
+use crate::args::numbers::MOST_TOKENS;
 use crate::args::{EngineArgs, RopeArgs, TuningArgs, kv_types, one_of};
 use crate::context::Limit;
 use crate::device::with_device;
 use crate::interrupt::Interrupt;
 use crate::load::{ModelArgs, warn_of_length};
-use crate::out;
 use crate::table::Table;
-use crate::units;
+use crate::{kv, out, run, template, units};
 
 /// Options of `longview plan`.
 #[derive(Args)]
 pub struct PlanArgs {
     #[command(flatten)]
     model: ModelArgs,
+
+    /// A document: the context is as long as its tokens, read as `longview kv build` reads it.
+    /// Several are one document, in this order; - is stdin [default: none].
+    #[arg(short, long, value_name = "FILE", conflicts_with = "ctx_size")]
+    file: Vec<PathBuf>,
 
     /// Print one JSON object [default: off].
     #[arg(long)]
@@ -94,10 +100,21 @@ struct Report {
 pub fn run(args: &PlanArgs) -> Result<()> {
     let folder = args.model.open(&Interrupt::install()?)?;
     let context = match args.model.ctx_size {
+        0 if !args.file.is_empty() => document_tokens(args, &folder)?,
         0 => Limit::new(&folder.config, &args.rope).tokens(),
         given => given,
     };
     with_device!(args.engine.device()?, backend => report(args, folder, context, backend))
+}
+
+/// The tokens of the documents, as those of one that is kept.
+fn document_tokens(args: &PlanArgs, folder: &ModelFolder) -> Result<usize> {
+    folder.tokenizer()?;
+    if let Some(chat) = &folder.chat {
+        template::check(chat)?;
+    }
+    let (text, _) = kv::read_documents("-f", &args.file)?;
+    Ok(run::document_tokens(folder, folder.chat.is_some(), &text, MOST_TOKENS)?.len())
 }
 
 fn report<B: Backend>(

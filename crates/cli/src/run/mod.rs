@@ -22,6 +22,7 @@ use self::saved::{Note, SavedSession};
 use crate::context::{self, Chooser, Content, Limit};
 use crate::device::with_device;
 use crate::interrupt::Interrupt;
+use crate::out::note;
 use crate::{load, template, terminal};
 
 /// Runs the command.
@@ -42,6 +43,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let is_chat = may_chat && is_chat(args, terminal::is_interactive());
     if is_chat {
         check_chat(args, folder.chat.is_some())?;
+    } else {
+        tell_unread_input(args);
     }
     let limit = Limit::new(&folder.config, &args.rope);
     let content = content(args, &folder, &limit, saved.as_ref(), text.as_mut(), is_chat)?;
@@ -161,6 +164,18 @@ fn is_chat(args: &RunArgs, stdin_is_terminal: bool) -> bool {
             stdin_is_terminal && !wants_one && file != Path::new("-")
         }
     }
+}
+
+/// Says that what is piped in is not read, where the prompt and the document are given: people who
+/// write `cat FILE | longview run -p QUESTION` mean it to be.
+fn tell_unread_input(args: &RunArgs) {
+    let reads_stdin = args.file.as_deref() == Some(Path::new("-"));
+    // A kept document comes with a question of its own, and takes no -f.
+    if reads_stdin || args.title.is_some() || !terminal::has_piped_input() {
+        return;
+    }
+    let given = if args.prompt.is_some() { "-p" } else { "-f" };
+    note(format_args!("note: stdin is not read beside {given}; `-f -` reads it as the document"));
 }
 
 /// A chat needs a template, and nowhere to put a JSON object.

@@ -87,6 +87,10 @@ impl Documents {
     /// What the system says, and a library of a newer program where something is to be repaired.
     pub fn check(&self, repair: bool, verify: Verify<'_>) -> Result<Checked, DocumentsError> {
         let mut checked = Checked::default();
+        if !self.folder.is_library() {
+            // Nobody has made one here: there is nothing to lock, and nothing to be wrong.
+            return Ok(checked);
+        }
         let manifest = match self.manifest() {
             Err(DocumentsError::Damaged { what, .. }) => {
                 checked.findings.push(Finding::Manifest { what: what.to_owned() });

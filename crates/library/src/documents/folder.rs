@@ -56,6 +56,20 @@ impl Folder {
         Ok(folder)
     }
 
+    /// As [`Folder::open`] for who only looks: where there is no library yet, none is made.
+    pub(super) fn look(path: &Path) -> Result<Self, DocumentsError> {
+        let folder = Self(std::path::absolute(path).map_err(DocumentsError::io("found", path))?);
+        folder.check_own()?;
+        if folder.is_library() { Self::open(path) } else { Ok(folder) }
+    }
+
+    /// Whether a library was made here.
+    pub(super) fn is_library(&self) -> bool {
+        // `locks` is made before the first manifest: a program may end between the two.
+        let own = [self.manifest(), self.old_manifest(), self.locks()];
+        own.iter().any(|path| path.symlink_metadata().is_ok())
+    }
+
     /// A folder that somebody else filled is not touched, whatever named it.
     fn check_own(&self) -> Result<(), DocumentsError> {
         let mut entries = match fs::read_dir(&self.0) {
@@ -63,11 +77,7 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(DocumentsError::io("listed", &self.0)(error)),
         };
-        // `locks` is made before the first manifest: a program may end between the two.
-        let is_own = [&*self.manifest(), &self.old_manifest(), &self.locks()]
-            .iter()
-            .any(|path| path.symlink_metadata().is_ok());
-        if is_own || entries.next().is_none() {
+        if self.is_library() || entries.next().is_none() {
             return Ok(());
         }
         Err(DocumentsError::Foreign { folder: self.0.clone() })
@@ -170,6 +180,21 @@ mod tests {
         let error = Folder::open(temp.path()).unwrap_err();
         assert!(matches!(error, DocumentsError::Foreign { .. }), "{error}");
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn who_only_looks_makes_nothing() {
+        let temp = TempFolder::new();
+        let absent = temp.path().join("absent");
+        assert!(!Folder::look(&absent).unwrap().is_library());
+        assert!(!absent.exists());
+        Folder::look(temp.path()).unwrap();
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0, "an empty folder stays empty");
+        let made = Folder::open(&absent).unwrap();
+        fs::remove_dir(made.texts()).unwrap();
+        assert!(Folder::look(&absent).unwrap().texts().is_dir(), "a library is opened as ever");
+        fs::write(temp.path().join("letter.txt"), "Dear").unwrap();
+        assert!(matches!(Folder::look(temp.path()), Err(DocumentsError::Foreign { .. })));
     }
 
     #[test]

@@ -83,6 +83,15 @@ impl Documents {
         Ok(Self { folder: Folder::open(folder)? })
     }
 
+    /// The library in `folder` for who only looks: where there is none, it has no documents, and
+    /// nothing is made. What would change it fails there.
+    ///
+    /// # Errors
+    /// As [`Documents::open`].
+    pub fn look(folder: &Path) -> Result<Self, DocumentsError> {
+        Ok(Self { folder: Folder::look(folder)? })
+    }
+
     /// Where it is.
     pub fn folder(&self) -> &Path {
         self.folder.path()

@@ -28,6 +28,13 @@ pub enum Specials {
     AsWritten,
 }
 
+impl Specials {
+    /// Those around a text of which somebody says whether it begins a sequence: `add_special`.
+    pub fn of_text(add_special: bool) -> Self {
+        if add_special { Self::Add } else { Self::AsWritten }
+    }
+}
+
 /// A model's tokenizer. Clones share the vocabulary, which is large.
 #[derive(Clone)]
 pub struct Tokenizer {

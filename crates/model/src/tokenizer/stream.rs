@@ -4,7 +4,7 @@ use super::encode::Tokenizer;
 use super::error::TokenizerError;
 
 /// What a decoder writes for bytes that are not (yet) a character.
-const REPLACEMENT: char = '\u{FFFD}';
+pub(super) const REPLACEMENT: char = '\u{FFFD}';
 
 /// Tokens held back before the text is given up as it is. A character has at most four bytes, so
 /// that many byte tokens in a row without a character are not UTF-8 at all.

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use longview_core::SplitMix64;
@@ -136,8 +136,15 @@ pub fn logged<T>(start: impl FnOnce() -> T) -> (T, Lines) {
         .with_ansi(false)
         .with_writer(move || to.clone())
         .finish();
+    LazyLock::force(&SECOND);
     (tracing::subscriber::with_default(subscriber, start), lines)
 }
+
+/// While there is one subscriber alone, `tracing` asks that of the thread which first comes to a
+/// place whether anybody listens there, and remembers the answer. Where a server that nobody
+/// listens to came first, nobody would hear the others. With a second one all of them are asked.
+static SECOND: LazyLock<tracing::Dispatch> =
+    LazyLock::new(|| tracing::Dispatch::new(tracing::subscriber::NoSubscriber::new()));
 
 /// Lines that servers have logged.
 #[derive(Clone, Default)]
