@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use longview_model::chat::ChatTemplate;
-use longview_model::tokenizer::Specials;
+use longview_model::tokenizer::{Piece, Specials};
 use longview_scheduler::{OPTIONS as POLICY_OPTIONS, Preset};
 use serde_json::{Value, json};
 
@@ -166,8 +166,11 @@ pub(crate) async fn tokenize(app: Caller, body: Bytes) -> Result<Response<Body>,
         }
         let piece = |id: &u32| {
             let piece = app.model.tokenizer.piece(*id);
-            let piece = piece.map_err(|error| ApiError::internal(error.to_string()))?;
-            Ok(json!({ "id": id, "piece": piece.text }))
+            let Piece { text, bytes } =
+                piece.map_err(|error| ApiError::internal(error.to_string()))?;
+            // As llama.cpp's server has parts of characters, which are no text.
+            let piece = if text.as_bytes() == bytes { json!(text) } else { json!(bytes) };
+            Ok(json!({ "id": id, "piece": piece }))
         };
         Ok(json!({ "tokens": ids.iter().map(piece).collect::<Result<Vec<_>, ApiError>>()? }))
     });

@@ -136,7 +136,7 @@ const COUNTED: &[Field] = &[
 const TOKENIZE: &[Field] = &[
     Field("content", Kind::Text, "the text"),
     Field("add_special", Kind::Flag, "with the tokens that begin a text"),
-    Field("with_pieces", Kind::Flag, "with the text of each token"),
+    Field("with_pieces", Kind::Flag, "with the text of each token, or bytes that are no text"),
 ];
 const DETOKENIZE: &[Field] = &[Field("tokens", Kind::List, "the tokens")];
 const TEMPLATE: &[Field] = &[

@@ -216,8 +216,15 @@ fn templates_tokens_models_and_several_answers() {
     assert_eq!(text["content"], content);
     let pieces = json!({ "content": content, "with_pieces": true });
     let pieces = served.post("/tokenize", &pieces).json();
-    let found = pieces["tokens"].as_array().expect("a list").iter().map(|t| t["id"].clone());
-    assert_eq!(ids["tokens"], found.collect::<Value>());
+    let pieces = pieces["tokens"].as_array().expect("a list");
+    assert_eq!(ids["tokens"], pieces.iter().map(|t| t["id"].clone()).collect::<Value>());
+    // What is no text by itself is a list of bytes.
+    assert!(pieces.iter().any(|token| token["piece"].is_array()), "{pieces:?}");
+    let bytes = pieces.iter().flat_map(|token| match &token["piece"] {
+        Value::Array(bytes) => bytes.iter().map(|b| b.as_u64().expect("a byte") as u8).collect(),
+        text => text.as_str().expect("a text").as_bytes().to_vec(),
+    });
+    assert_eq!(String::from_utf8(bytes.collect()).as_deref(), Ok(content));
     let models = served.get("/v1/models").json();
     assert_eq!(
         (models["data"].as_array().map(Vec::len), &models["data"][0]["id"]),
