@@ -87,8 +87,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME")]
     allowed_host: Vec<String>,
 
-    /// Pages of another site that may ask from a browser, as https://chat.example or
-    /// http://localhost:3000; several with commas or several times. They need the key all the same
+    /// Pages of another site that may ask from a browser, as `https://chat.example` or
+    /// `http://localhost:3000`; several with commas or several times. They need the key all the same
     /// [default: none].
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', value_parser = Origin::parse)]
     allow_origin: Vec<Origin>,
