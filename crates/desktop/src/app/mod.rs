@@ -94,6 +94,8 @@ pub struct App {
     exits: Option<usize>,
     exits_answered: bool,
     has_answered: bool,
+    /// A short message for the next frame.
+    said: Option<String>,
     next_id: u64,
     next_notice: usize,
     actions: Vec<Action>,
@@ -131,6 +133,7 @@ impl App {
             exits: start.exits,
             exits_answered: start.exits_answered,
             has_answered: false,
+            said: None,
             outbox,
             inbox,
             tasks: BTreeMap::new(),
@@ -500,6 +503,9 @@ impl eframe::App for App {
         let is_answered = self.exits_answered && is_over;
         if is_answered || self.exits.is_some_and(|n| self.has_started(n)) {
             ctx.send_viewport_cmd(egui::ViewportCommand::Close);
+        }
+        if let Some(text) = self.said.take() {
+            self.toast(ctx, text);
         }
         let now = ctx.input(|input| input.time);
         self.state.toast.take_if(|(_, until)| *until <= now);

@@ -148,8 +148,13 @@ impl App {
     }
 
     pub(super) fn open_text(&mut self, title: String, text: Arc<str>, sources: Vec<Source>) {
-        let same = self.state.documents.iter().find(|d| d.title == title && d.text == text);
-        if let Some(id) = same.map(|document| document.id) {
+        // By the text alone, as the library has it: two of one text would share their questions
+        // there, and the one that is kept last would remove those of the other.
+        if let Some(same) = self.state.documents.iter().find(|document| document.text == text) {
+            let id = same.id;
+            if same.title != title {
+                self.said = Some(strings::same_text(&title, &same.title));
+            }
             self.select(id);
             return;
         }
