@@ -104,6 +104,13 @@ impl App {
 
     /// One file opens at once; of several a person says in which order, and whether together.
     pub(super) fn pieces(&mut self, purpose: Purpose, mut pieces: Vec<Piece>) {
+        // Files that come while others are put into order stand behind them: a new list in place of
+        // the one that is shown would lose its files.
+        if let Some(Dialog::Order(shown, ordered)) = &mut self.state.dialog
+            && *shown == purpose
+        {
+            return ordered.extend(pieces);
+        }
         match (purpose, pieces.len()) {
             (Purpose::Open, 1) => self.open_piece(pieces.remove(0)),
             (Purpose::Add(_), 1) => self.open_as_one(purpose, pieces),
