@@ -307,7 +307,7 @@ impl App {
                 self.open_what_was_read();
                 self.with_library(|library| Some(files::list(&library)));
             }
-            Arrival::Library(kept) => self.state.kept = kept,
+            Arrival::Library(kept) => self.listed(kept),
             Arrival::Saved(path) => self.toast(ctx, strings::exported(&path)),
             Arrival::Serving(serving) => self.serving(ctx, serving),
             Arrival::Failed(failure) => self.notice(failure),

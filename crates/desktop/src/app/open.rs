@@ -8,7 +8,7 @@ use longview_library::documents::{Documents, Id, Source};
 use super::App;
 use crate::document::{Document, Stage};
 use crate::engine::{Command, DocumentId};
-use crate::files::{self, Arrival, Piece, Purpose};
+use crate::files::{self, Arrival, KeptDocument, Piece, Purpose};
 use crate::state::{Dialog, Pane};
 use crate::{sample, strings};
 
@@ -62,12 +62,22 @@ impl App {
     }
 
     pub(super) fn rename(&mut self, id: Id, name: String) {
-        for document in self.state.documents.iter_mut().filter(|d| d.kept == Some(id)) {
-            document.title.clone_from(&name);
-        }
+        // What is open is called so once the library has taken the name.
         self.with_library(move |library| {
             Some(files::change(&library, |library| library.rename(id, &name)))
         });
+    }
+
+    /// What is in the library now. What is open there under another name than before is called so.
+    pub(super) fn listed(&mut self, kept: Vec<KeptDocument>) {
+        let before = std::mem::replace(&mut self.state.kept, kept);
+        for new in &self.state.kept {
+            let is_renamed = before.iter().any(|old| old.id == new.id && old.name != new.name);
+            let documents = self.state.documents.iter_mut().filter(|_| is_renamed);
+            for document in documents.filter(|document| document.kept == Some(new.id)) {
+                document.title.clone_from(&new.name);
+            }
+        }
     }
 
     pub(super) fn open_sample(&mut self) {
