@@ -17,7 +17,7 @@ impl App {
         if question.is_empty() || document.read_state().is_none() || document.is_answering() {
             return;
         }
-        document.draft.clear();
+        document.draft = std::mem::take(&mut document.set_aside);
         let exchange = Exchange { question, replies: Vec::new() };
         let n = document.conversation.len();
         let at = document.editing.take().filter(|at| *at < n).unwrap_or(n);
@@ -41,9 +41,18 @@ impl App {
     /// Lets a question be changed where questions are typed, or leaves it as it is.
     pub(super) fn edit(&mut self, at: Option<usize>) {
         let Some(document) = self.state.document() else { return };
-        document.editing = at;
+        let was_editing = std::mem::replace(&mut document.editing, at).is_some();
         let exchange = at.and_then(|at| document.conversation.get(at));
-        document.draft = exchange.map_or_else(String::new, |exchange| exchange.question.clone());
+        match exchange.map(|exchange| exchange.question.clone()) {
+            Some(question) => {
+                let typed = std::mem::replace(&mut document.draft, question);
+                // A question that is half typed comes back behind the one that is changed.
+                if !was_editing {
+                    document.set_aside = typed;
+                }
+            }
+            None => document.draft = std::mem::take(&mut document.set_aside),
+        }
         (self.state.pane, self.state.side) = (Pane::Questions, Side::Answers);
         self.state.focuses_question = true;
     }
