@@ -546,8 +546,10 @@ pub fn map_summary(layer: usize, head: usize, counts: &[usize; 7], cell: usize) 
 }
 
 /// A message of another part of the program as a sentence of the window. Names and paths in front
-/// stay as they are.
+/// stay as they are, and numbers of errors, which say nothing to a reader, go.
 pub fn sentence(message: &str) -> String {
+    let message = without_number(message);
+    let message = message.as_str();
     let mut letters = message.chars();
     let first = message.split(' ').next().unwrap_or_default();
     let is_word = first.chars().all(|letter| letter.is_ascii_lowercase());
@@ -559,6 +561,15 @@ pub fn sentence(message: &str) -> String {
         sentence.push('.');
     }
     sentence
+}
+
+/// The words of the system without ` (os error 2)`.
+fn without_number(message: &str) -> String {
+    let Some((before, rest)) = message.split_once(" (os error ") else { return message.to_owned() };
+    match rest.split_once(')') {
+        Some((number, after)) if number.parse::<i32>().is_ok() => format!("{before}{after}"),
+        _ => message.to_owned(),
+    }
 }
 
 /// What a failure means, and what to do about it.
@@ -614,6 +625,8 @@ mod tests {
         assert_eq!(sentence("the device has no room"), "The device has no room.");
         assert_eq!(sentence("a/b.txt: is no text."), "a/b.txt: is no text.");
         assert_eq!(sentence("cuda: no driver (libcuda)"), "cuda: no driver (libcuda).");
+        assert_eq!(sentence("a.txt: No such file (os error 2)"), "a.txt: No such file.");
+        assert_eq!(sentence("a.txt: no (os error x)"), "a.txt: no (os error x).");
         assert_eq!(sentence(""), "");
     }
 }

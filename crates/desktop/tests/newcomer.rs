@@ -7,7 +7,7 @@ use eframe::egui::accesskit::Role;
 use eframe::egui::{DroppedFile, Key};
 use egui_kittest::kittest::{NodeT as _, Queryable as _};
 use longview_desktop::document::{Document, Stage};
-use longview_desktop::engine::{Failure, FailureKind, OpenEngine};
+use longview_desktop::engine::{Attention, Failure, FailureKind, OpenEngine};
 use longview_desktop::strings;
 use longview_library::documents::{Documents, NewDocument};
 
@@ -272,4 +272,22 @@ fn words_that_hide_documents_stay_in_sight() {
     window.0.run_ok();
     assert!(window.sees(strings::FIND), "or nobody could take them away");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_budget_that_is_changed_while_an_answer_is_written_asks_again() {
+    let (script, mut window) = planned();
+    window.click(strings::READ);
+    script.read(16);
+    window.click_part("What is the special magic number");
+    script.say(1);
+    window.wait_for("The special");
+    let slider = window.0.get_by_role(Role::Slider);
+    slider.set_value_accesskit(1024.0);
+    window.0.run_ok();
+    // The step that was under way, and the whole new answer.
+    script.say(5);
+    window.wait_for_part("Attended 1,024 of");
+    assert_eq!(script.asked()[1].attention, Attention::Budget(1024));
+    assert_eq!((script.asked().len(), documents(&window)[0].conversation.len()), (2, 1));
 }

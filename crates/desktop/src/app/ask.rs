@@ -59,6 +59,7 @@ impl App {
 
     /// Asks the question of an exchange. An answer of the same kind is replaced.
     pub(super) fn ask_in(&mut self, at: usize, attention: Attention) {
+        self.asks_again = None;
         let map = self.state.map_place;
         let Some(document) = self.state.document() else { return };
         if document.read_state().is_none() || document.is_answering() {
@@ -83,12 +84,21 @@ impl App {
     pub(super) fn ask_last_again(&mut self) {
         let attention = Attention::Budget(self.state.budget);
         let Some(document) = self.state.document() else { return };
-        if let Some(last) = document.conversation.len().checked_sub(1) {
-            self.ask_in(last, attention);
+        let Some(last) = document.conversation.len().checked_sub(1) else { return };
+        if !document.is_answering() {
+            return self.ask_in(last, attention);
+        }
+        let replies = &document.conversation[last].replies;
+        // Full attention has no budget: such an answer is not disturbed.
+        if replies.iter().any(|r| r.task.is_some() && r.attention != Attention::Full) {
+            let id = document.id;
+            self.stop_answer();
+            self.asks_again = Some(id);
         }
     }
 
     pub(super) fn stop_answer(&mut self) {
+        self.asks_again = None;
         let Some(document) = self.state.document() else { return };
         let task = document.replies_mut().filter_map(|reply| reply.task).max();
         if let Some(task) = task {

@@ -94,6 +94,8 @@ pub struct App {
     exits: Option<usize>,
     exits_answered: bool,
     has_answered: bool,
+    /// The document whose last question is asked again once its answer has stopped.
+    asks_again: Option<DocumentId>,
     /// A short message for the next frame.
     said: Option<String>,
     next_id: u64,
@@ -133,6 +135,7 @@ impl App {
             exits: start.exits,
             exits_answered: start.exits_answered,
             has_answered: false,
+            asks_again: None,
             said: None,
             outbox,
             inbox,
@@ -398,6 +401,10 @@ impl App {
                 let id = document.id;
                 self.keep_conversation(id);
                 self.has_answered = true;
+                // The budget was changed meanwhile.
+                if self.asks_again.take() == Some(id) && self.state.current == Some(id) {
+                    self.ask_last_again();
+                }
             }
             Step::Shared => {}
         }
