@@ -38,6 +38,8 @@ pub struct Document {
     pub replaces: Option<Id>,
     /// All of it.
     pub text: Arc<str>,
+    /// Letters of it: in UTF-8 those of most scripts take two or three bytes.
+    pub n_letters: usize,
     /// How far it is.
     pub stage: Stage,
     /// What reading takes, once that is known.
@@ -46,6 +48,8 @@ pub struct Document {
     pub conversation: Vec<Exchange>,
     /// What is being typed.
     pub draft: String,
+    /// What was being typed before a question was to be changed.
+    pub set_aside: String,
     /// The question that is being changed.
     pub editing: Option<usize>,
     /// Questions that it answers, in forms that are known.
@@ -189,11 +193,13 @@ impl Document {
             session: None,
             replaces: None,
             suggestions: sample::suggestions(&text, SUGGESTED),
+            n_letters: text.chars().count(),
             text,
             stage: Stage::Counting(task),
             plan: None,
             conversation: Vec::new(),
             draft: String::new(),
+            set_aside: String::new(),
             editing: None,
             marks: Vec::new(),
             mark: None,

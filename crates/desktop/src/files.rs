@@ -314,6 +314,9 @@ pub fn read(path: &Path) -> Result<Piece, Failure> {
         plain(path, &title)
     };
     let (text, pages) = found.map_err(failed)?;
+    if text.trim().is_empty() {
+        return Err(failed(strings::EMPTY_FILE.to_owned()));
+    }
     let text: Arc<str> = text.into();
     let source = Source { bytes, pages, ..source(&title, &text) };
     Ok(Piece { title, text, source, session: is_session.then(|| path.to_owned()) })

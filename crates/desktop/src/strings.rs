@@ -18,6 +18,7 @@ pub const LIBRARY: &str = "Library";
 pub const FIND: &str = "Find a document";
 pub const RENAME: &str = "Rename";
 pub const NEW_NAME: &str = "New name";
+pub const NAME_TAKEN: &str = "Another document has this name.";
 pub const PIN: &str = "Pin";
 pub const UNPIN: &str = "Unpin";
 pub const FREE_SPACE: &str = "Free its space";
@@ -34,7 +35,7 @@ pub const ACTIONS: &str = "More";
 pub const OPEN_SAMPLE: &str = "Open the sample";
 pub const CLOSE_DOCUMENT: &str = "Close";
 pub const NO_DOCUMENTS: &str = "Nothing is open.";
-pub const NOTHING_FOUND: &str = "No document is called so.";
+pub const NOTHING_FOUND: &str = "No document has this name.";
 pub const SAMPLE_TITLE: &str = "Sample document";
 pub const THEME: &str = "Theme";
 pub const THEME_SYSTEM: &str = "System";
@@ -98,6 +99,9 @@ pub const EMBEDDED_NOTE: &str = "The built-in model is small. It finds numbers t
 pub const EMBEDDED_NOTE_NONE: &str = "The built-in model is small. It finds numbers that are \
     stated as in the sample document, and knows no others. A chat model answers any question.";
 pub const READ_FIRST: &str = "Read the document first. Then ask.";
+pub const ASK_ONCE_READ: &str = "The document is being read. You can ask when that has ended.";
+pub const ASK_ONCE_ANSWERED: &str = "The answer before is being written. Then you can ask.";
+pub const ASK_HINT: &str = "Type a question first.";
 pub const ASK_SOMETHING: &str = "Ask something about the document. The answer comes with the \
     passages that it rests on.";
 pub const WAITING: &str = "Waiting";
@@ -265,10 +269,12 @@ pub const NOTHING_READ: &str = "Nothing is read yet.";
 
 // Messages.
 pub const DISMISS: &str = "Dismiss";
+pub const DISMISS_ALL: &str = "Dismiss all messages";
 pub const START_AGAIN: &str = "Start the engine again";
 pub const NOT_TEXT: &str = "is no text in UTF-8, nor in another encoding. Save it as plain text \
     and open that.";
 pub const SESSION_WITHOUT_TEXT: &str = "holds no text of a document. Open the document itself.";
+pub const EMPTY_FILE: &str = "is empty. Choose a file with text in it.";
 pub const EMPTY_FOLDER: &str = "holds no text: txt, md, html, pdf or docx.";
 
 /// The shortcuts, as the window lists them.
@@ -297,6 +303,11 @@ pub fn title_of(titles: &[&str]) -> String {
         [one] => (*one).to_owned(),
         [first, rest @ ..] => format!("{first} and {} more", rest.len()),
     }
+}
+
+/// Another file with what an open document has.
+pub fn same_text(file: &str, open: &str) -> String {
+    format!("{file} has the same text as {open}, which is open.")
 }
 
 pub fn too_many_files(found: usize, most: usize) -> String {
@@ -535,8 +546,10 @@ pub fn map_summary(layer: usize, head: usize, counts: &[usize; 7], cell: usize) 
 }
 
 /// A message of another part of the program as a sentence of the window. Names and paths in front
-/// stay as they are.
+/// stay as they are, and numbers of errors, which say nothing to a reader, go.
 pub fn sentence(message: &str) -> String {
+    let message = without_number(message);
+    let message = message.as_str();
     let mut letters = message.chars();
     let first = message.split(' ').next().unwrap_or_default();
     let is_word = first.chars().all(|letter| letter.is_ascii_lowercase());
@@ -548,6 +561,15 @@ pub fn sentence(message: &str) -> String {
         sentence.push('.');
     }
     sentence
+}
+
+/// The words of the system without ` (os error 2)`.
+fn without_number(message: &str) -> String {
+    let Some((before, rest)) = message.split_once(" (os error ") else { return message.to_owned() };
+    match rest.split_once(')') {
+        Some((number, after)) if number.parse::<i32>().is_ok() => format!("{before}{after}"),
+        _ => message.to_owned(),
+    }
 }
 
 /// What a failure means, and what to do about it.
@@ -603,6 +625,8 @@ mod tests {
         assert_eq!(sentence("the device has no room"), "The device has no room.");
         assert_eq!(sentence("a/b.txt: is no text."), "a/b.txt: is no text.");
         assert_eq!(sentence("cuda: no driver (libcuda)"), "cuda: no driver (libcuda).");
+        assert_eq!(sentence("a.txt: No such file (os error 2)"), "a.txt: No such file.");
+        assert_eq!(sentence("a.txt: no (os error x)"), "a.txt: no (os error x).");
         assert_eq!(sentence(""), "");
     }
 }

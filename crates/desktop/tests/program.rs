@@ -6,6 +6,7 @@ mod flows;
 mod frames;
 mod kept;
 mod models;
+mod newcomer;
 mod pictures;
 mod real;
 mod serving;

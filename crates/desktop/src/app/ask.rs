@@ -17,7 +17,7 @@ impl App {
         if question.is_empty() || document.read_state().is_none() || document.is_answering() {
             return;
         }
-        document.draft.clear();
+        document.draft = std::mem::take(&mut document.set_aside);
         let exchange = Exchange { question, replies: Vec::new() };
         let n = document.conversation.len();
         let at = document.editing.take().filter(|at| *at < n).unwrap_or(n);
@@ -41,15 +41,25 @@ impl App {
     /// Lets a question be changed where questions are typed, or leaves it as it is.
     pub(super) fn edit(&mut self, at: Option<usize>) {
         let Some(document) = self.state.document() else { return };
-        document.editing = at;
+        let was_editing = std::mem::replace(&mut document.editing, at).is_some();
         let exchange = at.and_then(|at| document.conversation.get(at));
-        document.draft = exchange.map_or_else(String::new, |exchange| exchange.question.clone());
+        match exchange.map(|exchange| exchange.question.clone()) {
+            Some(question) => {
+                let typed = std::mem::replace(&mut document.draft, question);
+                // A question that is half typed comes back behind the one that is changed.
+                if !was_editing {
+                    document.set_aside = typed;
+                }
+            }
+            None => document.draft = std::mem::take(&mut document.set_aside),
+        }
         (self.state.pane, self.state.side) = (Pane::Questions, Side::Answers);
         self.state.focuses_question = true;
     }
 
     /// Asks the question of an exchange. An answer of the same kind is replaced.
     pub(super) fn ask_in(&mut self, at: usize, attention: Attention) {
+        self.asks_again = None;
         let map = self.state.map_place;
         let Some(document) = self.state.document() else { return };
         if document.read_state().is_none() || document.is_answering() {
@@ -74,12 +84,21 @@ impl App {
     pub(super) fn ask_last_again(&mut self) {
         let attention = Attention::Budget(self.state.budget);
         let Some(document) = self.state.document() else { return };
-        if let Some(last) = document.conversation.len().checked_sub(1) {
-            self.ask_in(last, attention);
+        let Some(last) = document.conversation.len().checked_sub(1) else { return };
+        if !document.is_answering() {
+            return self.ask_in(last, attention);
+        }
+        let replies = &document.conversation[last].replies;
+        // Full attention has no budget: such an answer is not disturbed.
+        if replies.iter().any(|r| r.task.is_some() && r.attention != Attention::Full) {
+            let id = document.id;
+            self.stop_answer();
+            self.asks_again = Some(id);
         }
     }
 
     pub(super) fn stop_answer(&mut self) {
+        self.asks_again = None;
         let Some(document) = self.state.document() else { return };
         let task = document.replies_mut().filter_map(|reply| reply.task).max();
         if let Some(task) = task {

@@ -94,6 +94,10 @@ pub struct App {
     exits: Option<usize>,
     exits_answered: bool,
     has_answered: bool,
+    /// The document whose last question is asked again once its answer has stopped.
+    asks_again: Option<DocumentId>,
+    /// A short message for the next frame.
+    said: Option<String>,
     next_id: u64,
     next_notice: usize,
     actions: Vec<Action>,
@@ -131,6 +135,8 @@ impl App {
             exits: start.exits,
             exits_answered: start.exits_answered,
             has_answered: false,
+            asks_again: None,
+            said: None,
             outbox,
             inbox,
             tasks: BTreeMap::new(),
@@ -304,7 +310,7 @@ impl App {
                 self.open_what_was_read();
                 self.with_library(|library| Some(files::list(&library)));
             }
-            Arrival::Library(kept) => self.state.kept = kept,
+            Arrival::Library(kept) => self.listed(kept),
             Arrival::Saved(path) => self.toast(ctx, strings::exported(&path)),
             Arrival::Serving(serving) => self.serving(ctx, serving),
             Arrival::Failed(failure) => self.notice(failure),
@@ -395,6 +401,10 @@ impl App {
                 let id = document.id;
                 self.keep_conversation(id);
                 self.has_answered = true;
+                // The budget was changed meanwhile.
+                if self.asks_again.take() == Some(id) && self.state.current == Some(id) {
+                    self.ask_last_again();
+                }
             }
             Step::Shared => {}
         }
@@ -500,6 +510,9 @@ impl eframe::App for App {
         let is_answered = self.exits_answered && is_over;
         if is_answered || self.exits.is_some_and(|n| self.has_started(n)) {
             ctx.send_viewport_cmd(egui::ViewportCommand::Close);
+        }
+        if let Some(text) = self.said.take() {
+            self.toast(ctx, text);
         }
         let now = ctx.input(|input| input.time);
         self.state.toast.take_if(|(_, until)| *until <= now);

@@ -8,7 +8,7 @@ use longview_library::documents::{Documents, Id, Source};
 use super::App;
 use crate::document::{Document, Stage};
 use crate::engine::{Command, DocumentId};
-use crate::files::{self, Arrival, Piece, Purpose};
+use crate::files::{self, Arrival, KeptDocument, Piece, Purpose};
 use crate::state::{Dialog, Pane};
 use crate::{sample, strings};
 
@@ -62,12 +62,22 @@ impl App {
     }
 
     pub(super) fn rename(&mut self, id: Id, name: String) {
-        for document in self.state.documents.iter_mut().filter(|d| d.kept == Some(id)) {
-            document.title.clone_from(&name);
-        }
+        // What is open is called so once the library has taken the name.
         self.with_library(move |library| {
             Some(files::change(&library, |library| library.rename(id, &name)))
         });
+    }
+
+    /// What is in the library now. What is open there under another name than before is called so.
+    pub(super) fn listed(&mut self, kept: Vec<KeptDocument>) {
+        let before = std::mem::replace(&mut self.state.kept, kept);
+        for new in &self.state.kept {
+            let is_renamed = before.iter().any(|old| old.id == new.id && old.name != new.name);
+            let documents = self.state.documents.iter_mut().filter(|_| is_renamed);
+            for document in documents.filter(|document| document.kept == Some(new.id)) {
+                document.title.clone_from(&new.name);
+            }
+        }
     }
 
     pub(super) fn open_sample(&mut self) {
@@ -104,6 +114,13 @@ impl App {
 
     /// One file opens at once; of several a person says in which order, and whether together.
     pub(super) fn pieces(&mut self, purpose: Purpose, mut pieces: Vec<Piece>) {
+        // Files that come while others are put into order stand behind them: a new list in place of
+        // the one that is shown would lose its files.
+        if let Some(Dialog::Order(shown, ordered)) = &mut self.state.dialog
+            && *shown == purpose
+        {
+            return ordered.extend(pieces);
+        }
         match (purpose, pieces.len()) {
             (Purpose::Open, 1) => self.open_piece(pieces.remove(0)),
             (Purpose::Add(_), 1) => self.open_as_one(purpose, pieces),
@@ -148,8 +165,13 @@ impl App {
     }
 
     pub(super) fn open_text(&mut self, title: String, text: Arc<str>, sources: Vec<Source>) {
-        let same = self.state.documents.iter().find(|d| d.title == title && d.text == text);
-        if let Some(id) = same.map(|document| document.id) {
+        // By the text alone, as the library has it: two of one text would share their questions
+        // there, and the one that is kept last would remove those of the other.
+        if let Some(same) = self.state.documents.iter().find(|document| document.text == text) {
+            let id = same.id;
+            if same.title != title {
+                self.said = Some(strings::same_text(&title, &same.title));
+            }
             self.select(id);
             return;
         }

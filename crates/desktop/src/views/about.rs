@@ -3,7 +3,7 @@
 use eframe::egui::Ui;
 
 use super::widgets;
-use crate::state::{Action, State};
+use crate::state::{Action, EngineState, State};
 use crate::strings;
 use crate::theme::{GAP, WIDE};
 
@@ -20,7 +20,9 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             widgets::fact(ui, strings::DEVICE, &model.device);
         }
         None => {
-            widgets::caption(ui, strings::ENGINE_GONE);
+            let is_opening = state.engine == EngineState::Opening;
+            let line = if is_opening { strings::ENGINE_OPENING } else { strings::ENGINE_GONE };
+            widgets::caption(ui, line);
         }
     }
     ui.add_space(GAP);

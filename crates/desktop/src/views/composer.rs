@@ -5,6 +5,7 @@ use eframe::egui::{
 };
 
 use super::widgets;
+use crate::document::Stage;
 use crate::state::{Action, BUDGETS, EngineState, State};
 use crate::strings;
 use crate::theme::{GAP, TIGHT};
@@ -17,6 +18,11 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     let frame = eframe::egui::Frame::new().inner_margin(Margin { top: GAP as i8, ..Margin::ZERO });
     Panel::bottom("composer").frame(frame).show_separator_line(false).show(ui, |ui| {
         field(ui, state, actions);
+        // Who has typed a question wonders why Enter does nothing.
+        let is_typed = state.document().is_some_and(|document| !document.draft.trim().is_empty());
+        if let Some(reason) = why_not(state).filter(|_| is_typed) {
+            widgets::caption(ui, reason);
+        }
         ui.add_space(TIGHT);
         ui.horizontal(|ui| {
             budget(ui, state, actions);
@@ -26,9 +32,24 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
 }
 
 fn can_ask(state: &mut State) -> bool {
-    let is_ready = matches!(state.engine, EngineState::Ready(_));
-    let document = state.document();
-    is_ready && document.is_some_and(|d| d.read_state().is_some() && !d.is_answering())
+    why_not(state).is_none()
+}
+
+/// Why nothing can be asked now.
+fn why_not(state: &mut State) -> Option<&'static str> {
+    match state.engine {
+        EngineState::Opening => return Some(strings::ENGINE_OPENING),
+        EngineState::Gone => return Some(strings::ENGINE_GONE),
+        EngineState::Ready(_) => {}
+    }
+    let document = state.document()?;
+    match &document.stage {
+        Stage::Reading(_) => Some(strings::ASK_ONCE_READ),
+        Stage::Opening(_) => Some(strings::OPENING),
+        Stage::Read(_) if document.is_answering() => Some(strings::ASK_ONCE_ANSWERED),
+        Stage::Read(_) => None,
+        Stage::Counting(_) | Stage::Planned | Stage::Refused(_) => Some(strings::READ_FIRST),
+    }
 }
 
 fn field(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
@@ -94,7 +115,7 @@ fn budget(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
 }
 
 fn button(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
-    let may_ask = can_ask(state);
+    let why_not = why_not(state);
     let Some(document) = state.document() else { return };
     let (has_text, is_answering) = (!document.draft.trim().is_empty(), document.is_answering());
     if is_answering {
@@ -102,7 +123,11 @@ fn button(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
         if ui.add(stop).on_hover_text("Escape").clicked() {
             actions.push(Action::StopAnswer);
         }
-    } else if widgets::suggested(ui, may_ask && has_text, strings::ASK).clicked() {
+        return;
+    }
+    let ask = widgets::suggested(ui, why_not.is_none() && has_text, strings::ASK);
+    let reason = why_not.unwrap_or(strings::ASK_HINT);
+    if ask.on_disabled_hover_text(reason).clicked() {
         actions.push(Action::Ask);
     }
 }

@@ -5,6 +5,7 @@ use longview_library::documents::Id;
 
 use super::widgets;
 use crate::figures::bytes;
+use crate::files::KeptDocument;
 use crate::state::{Action, Dialog, State};
 use crate::strings;
 use crate::theme::{GAP, PAGE, TIGHT};
@@ -28,7 +29,7 @@ pub fn show(ui: &Ui, state: &mut State, actions: &mut Vec<Action>) {
         };
         ui.set_width(wanted.min(ui.ctx().content_rect().width() - 4.0 * PAGE));
         match &mut dialog {
-            Dialog::Rename(id, name) => rename(ui, *id, name, actions),
+            Dialog::Rename(id, name) => rename(ui, *id, name, &state.kept, actions),
             Dialog::FreeSpace(id, name, size) => free_space(ui, *id, name, *size, actions),
             Dialog::Delete(id, name) => delete(ui, *id, name, actions),
             Dialog::DeleteModel(name, size) => delete_model(ui, name, *size, actions),
@@ -56,7 +57,13 @@ fn delete_model(ui: &mut Ui, name: &str, size: u64, actions: &mut Vec<Action>) {
     }
 }
 
-fn rename(ui: &mut Ui, id: Id, name: &mut String, actions: &mut Vec<Action>) {
+fn rename(
+    ui: &mut Ui,
+    id: Id,
+    name: &mut String,
+    kept: &[KeptDocument],
+    actions: &mut Vec<Action>,
+) {
     ui.label(RichText::new(strings::RENAME).text_style(TextStyle::Heading));
     ui.add_space(GAP);
     let label = widgets::group(ui, strings::NEW_NAME);
@@ -68,8 +75,13 @@ fn rename(ui: &mut Ui, id: Id, name: &mut String, actions: &mut Vec<Action>) {
     }
     field.labelled_by(label.id);
     let name = name.trim().to_owned();
-    let is_done = widgets::buttons(ui, strings::RENAME, !name.is_empty(), actions) || is_entered;
-    if is_done && !name.is_empty() {
+    let is_taken = kept.iter().any(|other| other.id != id && other.name == name);
+    if is_taken {
+        widgets::caption(ui, strings::NAME_TAKEN);
+    }
+    let can = !name.is_empty() && !is_taken;
+    let is_done = widgets::buttons(ui, strings::RENAME, can, actions) || is_entered;
+    if is_done && can {
         actions.push(Action::Rename(id, name));
         actions.push(Action::ShowDialog(None));
     }

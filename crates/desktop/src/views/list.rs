@@ -71,7 +71,8 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
 
 /// A library is searched; a handful of open documents is seen at once.
 fn find(ui: &mut Ui, state: &mut State) {
-    if state.kept.is_empty() {
+    // Words that are typed stay in sight as long as they hide documents.
+    if state.kept.is_empty() && state.wanted.is_empty() {
         return;
     }
     let edit = TextEdit::singleline(&mut state.wanted).hint_text(strings::FIND);

@@ -1,6 +1,6 @@
 //! Messages above the document: what happened, what to do, and a button that does it.
 
-use eframe::egui::{Frame, Margin, RichText, Stroke, Ui};
+use eframe::egui::{Frame, Margin, RichText, ScrollArea, Stroke, Ui};
 
 use super::widgets;
 use crate::engine::{FailureKind, ModelSource};
@@ -9,14 +9,42 @@ use crate::state::{Action, Dialog, Notice, State};
 use crate::strings::{self, SETTINGS};
 use crate::theme::{self, GAP, PAGE, RADIUS, TIGHT, WIDE};
 
-/// Draws the messages.
+/// Share of the height that messages take at most, and the least that they get: a folder of broken
+/// files must not push the document out of the window.
+const SHARE: f32 = 0.4;
+const LEAST: f32 = 160.0;
+
+/// Draws the messages, the last one first.
 pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
-    for notice in &state.notices {
-        let margin = Margin { left: PAGE as i8, right: PAGE as i8, top: WIDE as i8, bottom: 0 };
-        Frame::new().outer_margin(margin).show(ui, |ui| {
-            one(ui, notice, &state.settings, actions);
+    if let [notice] = &state.notices[..] {
+        return framed(ui, notice, state, actions);
+    }
+    if state.notices.is_empty() {
+        return;
+    }
+    let most = (SHARE * ui.available_height()).max(LEAST);
+    let area = ScrollArea::vertical().id_salt("notices").max_height(most);
+    area.auto_shrink([false, true]).show(ui, |ui| {
+        state.notices.iter().rev().for_each(|notice| framed(ui, notice, state, actions));
+    });
+    let is_for_now = |notice: &&Notice| !notice.failure.kind.is_end();
+    if state.notices.iter().filter(is_for_now).count() > 1 {
+        let margin = Margin { left: PAGE as i8, ..Margin::ZERO };
+        Frame::new().inner_margin(margin).show(ui, |ui| {
+            widgets::align_quiet(ui);
+            if ui.add(widgets::quiet(ui, strings::DISMISS_ALL)).clicked() {
+                let dismissed = state.notices.iter().filter(is_for_now);
+                actions.extend(dismissed.map(|notice| Action::Dismiss(notice.id)));
+            }
         });
     }
+}
+
+fn framed(ui: &mut Ui, notice: &Notice, state: &State, actions: &mut Vec<Action>) {
+    let margin = Margin { left: PAGE as i8, right: PAGE as i8, top: WIDE as i8, bottom: 0 };
+    Frame::new().outer_margin(margin).show(ui, |ui| {
+        one(ui, notice, &state.settings, actions);
+    });
 }
 
 fn one(ui: &mut Ui, notice: &Notice, settings: &Settings, actions: &mut Vec<Action>) {

@@ -9,6 +9,9 @@ use crate::state::Action;
 use crate::strings;
 use crate::theme::{GAP, TIGHT, WIDE};
 
+/// Width of a file's size.
+const SIZE: f32 = 72.0;
+
 /// Draws the list, which can be put into order.
 pub fn show(ui: &mut Ui, purpose: Purpose, pieces: &mut Vec<Piece>, actions: &mut Vec<Action>) {
     widgets::heading(ui, strings::ORDER);
@@ -60,8 +63,14 @@ fn row(ui: &mut Ui, i: usize, n: usize, piece: &Piece, change: &mut Option<Chang
             |ui| {
                 ui.set_width(width);
                 let title = strings::file_of_order(i, &piece.title);
-                ui.add(eframe::egui::Label::new(title).truncate());
-                widgets::caption(ui, bytes(piece.source.bytes));
+                ui.scope(|ui| {
+                    // A long name leaves its size room, and does not run under the buttons.
+                    ui.set_max_width((width - SIZE).max(40.0));
+                    ui.add(eframe::egui::Label::new(title).truncate());
+                });
+                if width > SIZE + 60.0 {
+                    widgets::caption(ui, bytes(piece.source.bytes));
+                }
             },
         );
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {

@@ -99,7 +99,7 @@ fn facts(ui: &mut Ui, document: &Document, plan: &ReadPlan) {
     match document.pages() {
         Some(pages) => widgets::fact(ui, strings::PLAN_OWN_PAGES, &count(pages as usize)),
         None => {
-            let pages = document.text.len().div_ceil(PAGE_LETTERS);
+            let pages = document.n_letters.div_ceil(PAGE_LETTERS);
             widgets::fact(ui, strings::PLAN_PAGES, &format!("about {}", count(pages)));
         }
     }

@@ -1,8 +1,8 @@
 //! Everything by keyboard: what keys do, and the list that says so.
 
 use eframe::egui::{
-    Context, Frame, Grid, Id, Key, KeyboardShortcut, Margin, Modal, Modifiers, RichText, TextStyle,
-    Ui,
+    Context, Frame, Grid, Id, Key, KeyboardShortcut, Margin, Modal, Modifiers, Popup, RichText,
+    TextStyle, Ui,
 };
 
 use super::widgets;
@@ -56,7 +56,9 @@ pub fn collect(ctx: &Context, state: &mut State, actions: &mut Vec<Action>) {
     {
         actions.push(Action::Pause(!reading.is_paused));
     }
+    // Escape closes a menu first: who only leaves one must not end an hour of reading.
     if let Some(action) = stops(document)
+        && !Popup::is_any_open(ctx)
         && pressed(plain, Key::Escape)
     {
         actions.push(action);
