@@ -99,8 +99,8 @@ pub const EMBEDDED_NOTE: &str = "The built-in model is small. It finds numbers t
 pub const EMBEDDED_NOTE_NONE: &str = "The built-in model is small. It finds numbers that are \
     stated as in the sample document, and knows no others. A chat model answers any question.";
 pub const READ_FIRST: &str = "Read the document first. Then ask.";
-pub const ASK_ONCE_READ: &str = "The document is being read. You can ask when that has ended.";
-pub const ASK_ONCE_ANSWERED: &str = "The answer before is being written. Then you can ask.";
+pub const ASK_ONCE_READ: &str = "The document is being read. You can ask when it is read.";
+pub const ASK_ONCE_ANSWERED: &str = "An answer is being written. You can ask when it has ended.";
 pub const ASK_HINT: &str = "Type a question first.";
 pub const ASK_SOMETHING: &str = "Ask something about the document. The answer comes with the \
     passages that it rests on.";

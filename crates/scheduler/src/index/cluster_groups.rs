@@ -22,11 +22,11 @@ const SMALL_GROUPS: usize = 1 << 18;
 /// Clusters of a group in contexts of up to `capacity` tokens. A step attends the means of all
 /// groups, so in longer contexts they are larger rather than more.
 pub(crate) fn group_clusters(capacity: usize) -> usize {
-    let short = capacity.div_ceil(PART_GROUPS).next_power_of_two();
-    let short = PART_CLUSTERS.saturating_mul(short);
-    let long = (capacity / SMALL_GROUPS).next_power_of_two();
-    let long = GROUP_CLUSTERS.saturating_mul(long);
-    short.min(GROUP_CLUSTERS).max(long)
+    let short = PART_CLUSTERS.saturating_mul(capacity.div_ceil(PART_GROUPS).next_power_of_two());
+    if short < GROUP_CLUSTERS {
+        return short;
+    }
+    GROUP_CLUSTERS.saturating_mul((capacity / SMALL_GROUPS).next_power_of_two())
 }
 
 /// Clusters of a part of a group. The embedded model at 32K (24 facts, B = 256) needs a quarter of
