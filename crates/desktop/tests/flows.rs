@@ -1,41 +1,16 @@
 //! What a person does, against the script.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use eframe::egui::{DroppedFile, Key, Modifiers};
+use eframe::egui::{Key, Modifiers};
 use egui_kittest::kittest::{NodeT as _, Queryable as _};
 use longview_desktop::document::Document;
 use longview_desktop::engine::{Attention, FailureKind};
 use longview_desktop::strings;
 
+use crate::support::flow::{QUESTION, answered, planned, read};
 use crate::support::script::{Script, Then};
 use crate::support::{Setup, Window};
-
-const QUESTION: &str = "What is the special magic number";
-
-fn planned() -> (Script, Window) {
-    let (script, open) = Script::new();
-    let mut window = Setup::new(open).window();
-    window.wait_for(strings::READ);
-    (script, window)
-}
-
-fn read() -> (Script, Window) {
-    let (script, mut window) = planned();
-    window.click(strings::READ);
-    script.read(16);
-    window.wait_for_part("read in");
-    (script, window)
-}
-
-fn answered() -> (Script, Window) {
-    let (script, mut window) = read();
-    window.click_part(QUESTION);
-    script.say(4);
-    window.wait_for(strings::ASK_AGAIN);
-    (script, window)
-}
 
 fn document(window: &Window) -> &Document {
     let state = window.0.state().state();
@@ -202,25 +177,11 @@ fn files_come_by_argument_dialog_and_errors_say_what_to_do() {
     assert!(format!("{missing:?}").contains("/nowhere/at/all.txt"), "{missing:?}");
 }
 
-/// A file as the system hands it over.
-#[derive(Debug)]
-struct Dropped(PathBuf);
-
-impl DroppedFile for Dropped {
-    fn path(&self) -> &Path {
-        &self.0
-    }
-
-    fn bytes(&self) -> Result<Vec<u8>, String> {
-        std::fs::read(&self.0).map_err(|error| error.to_string())
-    }
-}
-
 #[test]
 fn a_file_is_dropped_and_a_document_is_shown_again_from_the_list() {
     let (_script, mut window) = planned();
     let path = temporary("dropped.txt", b"It was dropped. ".repeat(20).as_slice());
-    window.0.input_mut().dropped_files.push(Arc::new(Dropped(path.clone())));
+    window.drop_files(std::slice::from_ref(&path));
     window.wait_for_part("It was dropped.");
     window.click_part(&format!("{}, ", strings::SAMPLE_TITLE));
     assert_eq!(document(&window).title, strings::SAMPLE_TITLE);

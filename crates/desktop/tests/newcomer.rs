@@ -3,23 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 
+use eframe::egui::Key;
 use eframe::egui::accesskit::Role;
-use eframe::egui::{DroppedFile, Key};
 use egui_kittest::kittest::{NodeT as _, Queryable as _};
 use longview_desktop::document::{Document, Stage};
 use longview_desktop::engine::{Attention, Failure, FailureKind, OpenEngine};
 use longview_desktop::strings;
 use longview_library::documents::{Documents, NewDocument};
 
+use crate::support::flow::{QUESTION, answered, planned, read};
 use crate::support::script::Script;
 use crate::support::{Setup, WIDE, Window};
-
-fn planned() -> (Script, Window) {
-    let (script, open) = Script::new();
-    let mut window = Setup::new(open).window();
-    window.wait_for(strings::READ);
-    (script, window)
-}
 
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("longview-new-{name}-{}", std::process::id()));
@@ -34,26 +28,6 @@ fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-#[derive(Debug)]
-struct Dropped(PathBuf);
-
-impl DroppedFile for Dropped {
-    fn path(&self) -> &Path {
-        &self.0
-    }
-
-    fn bytes(&self) -> Result<Vec<u8>, String> {
-        std::fs::read(&self.0).map_err(|error| error.to_string())
-    }
-}
-
-fn drop_files(window: &mut Window, files: &[PathBuf]) {
-    for file in files {
-        window.0.input_mut().dropped_files.push(Arc::new(Dropped(file.clone())));
-    }
-    window.0.step();
-}
-
 fn documents(window: &Window) -> &[Document] {
     &window.0.state().state().documents
 }
@@ -64,10 +38,10 @@ fn the_same_text_under_another_name_is_the_document_that_is_open() {
     let (_script, mut window) = planned();
     let text = "It is about a harbour. ".repeat(20);
     let files = ["first.txt", "copy.txt"].map(|name| file(&folder, name, &text));
-    drop_files(&mut window, &files[..1]);
+    window.drop_files(&files[..1]);
     window.until("the first", |window| documents(window).len() == 2);
     window.click_part(&format!("{}, ", strings::SAMPLE_TITLE));
-    drop_files(&mut window, &files[1..]);
+    window.drop_files(&files[1..]);
     window.wait_for(&strings::same_text("copy.txt", "first.txt"));
     assert_eq!(documents(&window).len(), 2, "one text has one conversation in the library");
     let current = window.0.state().state().current;
@@ -79,7 +53,7 @@ fn the_same_text_under_another_name_is_the_document_that_is_open() {
 fn an_empty_file_is_refused_by_its_name() {
     let folder = folder("empty");
     let (_script, mut window) = planned();
-    drop_files(&mut window, &[file(&folder, "nothing.txt", " \n")]);
+    window.drop_files(&[file(&folder, "nothing.txt", " \n")]);
     window.wait_for_part(strings::EMPTY_FILE);
     assert!(window.sees(strings::failure(FailureKind::File).0));
     assert_eq!(documents(&window).len(), 1, "there is nothing to read in it");
@@ -90,7 +64,7 @@ fn an_empty_file_is_refused_by_its_name() {
 fn many_messages_leave_the_document_in_sight_and_go_at_once() {
     let (_script, mut window) = planned();
     let missing: Vec<PathBuf> = (0..9).map(|i| format!("/nowhere/{i}.txt").into()).collect();
-    drop_files(&mut window, &missing);
+    window.drop_files(&missing);
     window.until("nine messages", |window| window.0.state().state().notices.len() == 9);
     window.0.run_ok();
     let read = window.0.get_by_label(strings::READ).rect();
@@ -129,9 +103,9 @@ fn files_that_come_while_others_are_ordered_stand_behind_them() {
     let names = ["a.txt", "b.txt", "c.txt", "a very long name of a file, ".repeat(6).as_str()]
         .map(|name| file(&folder, name, &format!("The text of {name}.")));
     let (_script, mut window) = planned();
-    drop_files(&mut window, &names[..2]);
+    window.drop_files(&names[..2]);
     window.wait_for(&strings::file_of_order(1, "b.txt"));
-    drop_files(&mut window, &names[2..]);
+    window.drop_files(&names[2..]);
     window.wait_for(&strings::file_of_order(2, "c.txt"));
     assert!(window.sees(&strings::file_of_order(0, "a.txt")), "the first two are still there");
     window.0.run_ok();
@@ -197,12 +171,7 @@ fn a_question_that_cannot_be_asked_yet_says_why() {
 
 #[test]
 fn half_a_question_comes_back_behind_one_that_is_changed() {
-    let (script, mut window) = planned();
-    window.click(strings::READ);
-    script.read(16);
-    window.click_part("What is the special magic number");
-    script.say(4);
-    window.wait_for(strings::ASK_AGAIN);
+    let (script, mut window) = answered();
     window.type_question("Half a");
     window.click(strings::EDIT);
     assert!(documents(&window)[0].draft.starts_with("What is the special"));
@@ -276,10 +245,8 @@ fn words_that_hide_documents_stay_in_sight() {
 
 #[test]
 fn a_budget_that_is_changed_while_an_answer_is_written_asks_again() {
-    let (script, mut window) = planned();
-    window.click(strings::READ);
-    script.read(16);
-    window.click_part("What is the special magic number");
+    let (script, mut window) = read();
+    window.click_part(QUESTION);
     script.say(1);
     window.wait_for("The special");
     let slider = window.0.get_by_role(Role::Slider);

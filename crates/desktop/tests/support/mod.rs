@@ -1,17 +1,18 @@
 //! A window with a scripted engine, and how tests wait for it.
 
+pub mod flow;
 pub mod http;
 pub mod hub;
 #[cfg(target_os = "linux")]
 pub mod screen;
 pub mod script;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eframe::egui::accesskit::Role;
-use eframe::egui::{Theme, Vec2};
+use eframe::egui::{DroppedFile, Theme, Vec2};
 use egui_kittest::kittest::{By, NodeT as _, Queryable as _};
 use egui_kittest::{Harness, Node};
 use egui_system_font_provider::SystemFontProvider;
@@ -143,7 +144,29 @@ impl Setup {
 /// A window without a screen.
 pub struct Window(pub Harness<'static, App>);
 
+/// A file as the system hands it over.
+#[derive(Debug)]
+struct Dropped(PathBuf);
+
+impl DroppedFile for Dropped {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        std::fs::read(&self.0).map_err(|error| error.to_string())
+    }
+}
+
 impl Window {
+    /// Drops files, all at once.
+    pub fn drop_files(&mut self, files: &[PathBuf]) {
+        for file in files {
+            self.0.input_mut().dropped_files.push(Arc::new(Dropped(file.clone())));
+        }
+        self.0.step();
+    }
+
     /// Draws frames until `is_so`, as a screen would.
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
         let begin = Instant::now();

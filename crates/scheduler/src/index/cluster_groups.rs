@@ -12,8 +12,8 @@ use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, ViewMut};
 /// Clusters of a group, in short and in long contexts fewer or more ([`group_clusters`]).
 pub(crate) const GROUP_CLUSTERS: usize = 32;
 
-/// Tokens up to which a group is one part: a head has 128 groups of clusters of 16 tokens there, a
-/// tenth of the rows that a step attends with a budget of 1,024. Smaller groups err less.
+/// Tokens up to which a group is one part: a head has 128 groups of clusters of 16 tokens there, an
+/// eighth of a budget of 1,024. Smaller groups err less.
 const PART_GROUPS: usize = 1 << 14;
 
 /// Tokens up to which a group has no more than [`GROUP_CLUSTERS`]: a head has 512 groups there.
