@@ -83,6 +83,28 @@ impl Serving {
     }
 }
 
+/// Memory of the process in use, in MiB, as the kernel counts it.
+#[cfg(target_os = "linux")]
+fn resident_mib(serving: &Serving) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", serving.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// Every head of every layer has its rows in a part of its own of a large reservation. A short
+/// question takes small pages of these, not one of 2 MiB for each head, which is 20 MiB here.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_short_question_takes_little_of_a_large_context() {
+    let serving = serve(&["-c", "131072"], &[]);
+    assert!(serving.post("/tokenize", r#"{"content":"a"}"#).starts_with("HTTP/1.1 200"));
+    let before = resident_mib(&serving);
+    assert!(serving.answer().starts_with("HTTP/1.1 200"));
+    let taken = resident_mib(&serving).saturating_sub(before);
+    assert!(taken < 28, "{taken} MiB for one short question");
+    serving.end("-TERM");
+}
+
 #[test]
 fn the_line_that_it_prints_works_and_a_signal_ends_it_well() {
     for signal in ["-TERM", "-INT"] {

@@ -5,7 +5,6 @@
 //! touched; the start is aligned to a cache line by hand. One of the modules that may use `unsafe`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-#[cfg(all(target_os = "linux", not(address_sanitizer)))]
 use std::ops::Range;
 use std::ptr::NonNull;
 #[cfg(all(target_os = "linux", not(address_sanitizer)))]
@@ -213,6 +212,16 @@ impl CpuBuffer {
         false
     }
 
+    /// Elements of host memory that will be written soon: large pages are for these alone from now
+    /// on.
+    pub(crate) fn expect(&mut self, _spans: &[Range<usize>]) {
+        #[cfg(all(target_os = "linux", not(address_sanitizer)))]
+        if let Memory::Pages(pages) = &mut self.memory {
+            let bytes = |span: &Range<usize>| byte_span(span, self.dtype);
+            pages.expect(&_spans.iter().map(bytes).collect::<Vec<_>>());
+        }
+    }
+
     /// Bytes that other buffers have too.
     pub(crate) fn shared_bytes(&self) -> usize {
         match &self.memory {
@@ -238,8 +247,13 @@ impl CpuBuffer {
 /// The bytes of spans of elements: those in use, and those that were written.
 #[cfg(all(target_os = "linux", not(address_sanitizer)))]
 fn span_bytes(spans: &ForkSpans<'_>, dtype: DType) -> [Vec<Range<usize>>; 2] {
-    let bytes = |span: &Range<usize>| span.start * dtype.size()..span.end * dtype.size();
+    let bytes = |span: &Range<usize>| byte_span(span, dtype);
     [spans.used, spans.written].map(|spans| spans.iter().map(bytes).collect())
+}
+
+#[cfg(all(target_os = "linux", not(address_sanitizer)))]
+fn byte_span(span: &Range<usize>, dtype: DType) -> Range<usize> {
+    span.start * dtype.size()..span.end * dtype.size()
 }
 
 impl DeviceBuffer for CpuBuffer {

@@ -1,6 +1,7 @@
 //! The contract's plumbing: memory, copies and queues, and a line for each op.
 
 use std::future::{Future, ready};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -89,6 +90,10 @@ impl Backend for CpuBackend {
 
     fn share_host(&self, buffer: &mut CpuBuffer, spans: ForkSpans<'_>) -> OpResult<bool> {
         Ok(buffer.share(&spans, &self.device.shared_pages))
+    }
+
+    fn expect_host(&self, buffer: &mut CpuBuffer, spans: &[Range<usize>]) {
+        buffer.expect(spans);
     }
 
     fn shared_host_bytes(&self, buffer: &CpuBuffer) -> u64 {

@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::huge_pages::{advise_huge_pages, page_bytes};
+use crate::huge_pages::{LARGE, PAGE, advise_huge_pages, page_bytes};
 
 /// Mapped runs of a buffer for each span of its elements, beyond which a fork maps it anew as a
 /// whole: a process may have some 65,000 runs.
@@ -91,6 +91,8 @@ pub(crate) struct Pages {
     /// What others may have too, in the order of their addresses. A page of it that was written is
     /// this buffer's own, which the kernel knows.
     frozen: Vec<Run>,
+    /// Whether huge pages are asked for only where bytes are expected.
+    by_need: bool,
 }
 
 // SAFETY: the bytes are reached only through `&self` (shared) and `&mut self` (unique) like a
@@ -112,7 +114,33 @@ impl Pages {
         }
         let start = NonNull::new(start.cast::<u8>())?;
         advise_huge_pages(start.as_ptr(), mapped);
-        Some(Self { start, len, mapped, frozen: Vec::new() })
+        Some(Self { start, len, mapped, frozen: Vec::new(), by_need: false })
+    }
+
+    /// Asks for huge pages where these bytes fill half of one or more, in spans that are in order
+    /// and apart. From the first call on there are none elsewhere: a head of a few rows would take
+    /// one of 2 MiB, which the system clears first.
+    pub(crate) fn expect(&mut self, spans: &[Range<usize>]) {
+        self.take_by_need();
+        for part in worth_huge(self.start.as_ptr() as usize, self.mapped, spans) {
+            self.advise(part, libc::MADV_HUGEPAGE);
+        }
+    }
+
+    fn take_by_need(&mut self) {
+        if !self.by_need {
+            self.by_need = true;
+            // Where the system gives huge pages without being asked, too.
+            self.advise(0..self.mapped, libc::MADV_NOHUGEPAGE);
+        }
+    }
+
+    /// Says how pages in a part of the mapping are to be made that nobody has touched.
+    fn advise(&mut self, part: Range<usize>, how: libc::c_int) {
+        assert!(part.end <= self.mapped, "bytes of the mapping");
+        // SAFETY: the part lies inside of this buffer's own mapping (checked above); the advice
+        // changes no contents, and a refusal (a kernel without huge pages) changes nothing.
+        unsafe { libc::madvise(self.start.as_ptr().add(part.start).cast(), part.len(), how) };
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -146,6 +174,9 @@ impl Pages {
         self.share(used, written, file)?;
         let lacking = || io::Error::from(io::ErrorKind::OutOfMemory);
         let mut fork = Self::zeroed(self.len).ok_or_else(lacking)?;
+        if self.by_need {
+            fork.take_by_need();
+        }
         for run in &self.frozen {
             fork.map(run)?;
         }
@@ -269,6 +300,26 @@ fn put(runs: &mut Vec<Run>, new: &Run) {
     }
     runs.push(new.clone());
     runs.sort_by_key(|run| run.range.start);
+}
+
+/// Of `len` bytes at address `start`, the huge pages that `spans` fill to half or more, as spans of
+/// bytes behind it. Neighbours are one.
+fn worth_huge(start: usize, len: usize, spans: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut pages: Vec<(usize, usize)> = Vec::new();
+    for span in spans {
+        let (from, to) = (start + span.start, start + span.end.min(len));
+        for page in from / PAGE..to.div_ceil(PAGE) {
+            let n = to.min((page + 1) * PAGE).saturating_sub(from.max(page * PAGE));
+            match pages.last_mut() {
+                Some((last, filled)) if *last == page => *filled += n,
+                _ => pages.push((page, n)),
+            }
+        }
+    }
+    let whole = start.div_ceil(PAGE)..(start + len) / PAGE;
+    pages.retain(|(page, filled)| whole.contains(page) && *filled >= LARGE);
+    let span = |(page, _): (usize, usize)| page * PAGE - start..(page + 1) * PAGE - start;
+    joined(pages.into_iter().map(span).collect())
 }
 
 #[cfg(test)]
@@ -398,5 +449,69 @@ mod tests {
         assert!(Pages::zeroed(0).is_none());
         assert!(Pages::zeroed(usize::MAX - 100).is_none());
         assert!(Pages::zeroed(isize::MAX as usize).is_none());
+    }
+
+    #[test]
+    fn huge_pages_are_for_what_fills_half_of_one() {
+        let base = 7 * PAGE;
+        let of = |spans: &[Range<usize>]| worth_huge(base, 6 * PAGE, spans);
+        assert!(of(&[]).is_empty() && of(&[0..LARGE - 1]).is_empty());
+        assert_eq!(of(&[0..LARGE]), [0..PAGE]);
+        // Two spans fill half of a page together; the next one touches the page behind.
+        assert_eq!(of(&[10..LARGE / 2, PAGE - LARGE / 2 - 10..PAGE + 5]), [0..PAGE]);
+        assert_eq!(
+            of(&[0..2 * PAGE, 2 * PAGE..3 * PAGE + 5, 5 * PAGE..9 * PAGE]),
+            [0..3 * PAGE, 5 * PAGE..6 * PAGE]
+        );
+        // Huge pages lie at their own addresses, and whole ones alone are to be had.
+        let odd = worth_huge(base + 4096, 2 * PAGE, &[0..2 * PAGE]);
+        assert_eq!(odd, [PAGE - 4096..2 * PAGE - 4096]);
+    }
+
+    /// What the kernel was told of the mapping that has this address, by the flags of its page
+    /// list: `hg` for huge pages, `nh` for none. `None` where it does not list them.
+    fn told(address: usize) -> Option<Vec<String>> {
+        let list = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        let mut is_here = false;
+        for line in list.lines() {
+            let first = line.split_whitespace().next()?;
+            let hex = |text: &str| usize::from_str_radix(text, 16).ok();
+            if let Some((from, to)) = first.split_once('-')
+                && let (Some(from), Some(to)) = (hex(from), hex(to))
+            {
+                is_here = (from..to).contains(&address);
+            }
+            if let (true, Some(flags)) = (is_here, line.strip_prefix("VmFlags:")) {
+                return Some(flags.split_whitespace().map(str::to_owned).collect());
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn bytes_that_are_not_expected_have_small_pages() {
+        let mut pages = Pages::zeroed(8 * PAGE).unwrap();
+        let start = pages.start.as_ptr() as usize;
+        let first = start.next_multiple_of(PAGE) - start;
+        let has = |at: usize, flag: &str| told(start + at).map(|all| all.iter().any(|f| f == flag));
+        // A kernel without huge pages refuses all advice.
+        let lists = has(first, "hg").is_some_and(|is_told| is_told);
+        assert!(lists || !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists());
+        pages.expect(&[]);
+        assert_eq!(
+            (has(first, "hg") == Some(true), has(first, "nh") == Some(true)),
+            (false, lists)
+        );
+        pages.expect(&[first..first + PAGE + 5]);
+        for (at, is_huge) in [(first, true), (first + PAGE, false), (first + 3 * PAGE, false)] {
+            let want = lists.then_some([is_huge, !is_huge]);
+            assert_eq!(has(at, "hg").zip(has(at, "nh")).map(|(hg, nh)| [hg, nh]), want, "{at}");
+        }
+        pages.bytes_mut()[first + 4 * PAGE] = 3;
+        let file = FrozenPages::new().unwrap();
+        let fork = pages.fork(&[0..page_bytes()], &[0..page_bytes()], &file).unwrap();
+        let behind = fork.start.as_ptr() as usize + 3 * PAGE;
+        let is_small = told(behind).map(|all| all.iter().any(|flag| flag == "nh"));
+        assert_eq!(is_small, lists.then_some(true), "a fork is as its origin");
     }
 }

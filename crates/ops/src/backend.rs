@@ -101,6 +101,12 @@ pub trait Backend: Storage + Send + Sync {
         Ok(false)
     }
 
+    /// Says which elements of a buffer of host memory will be written soon, in spans that are in
+    /// order and apart. From the first call on a buffer takes only as much memory as these need,
+    /// and not what the system gives for the first touch of a large reservation. Elements that were
+    /// not expected can be written all the same.
+    fn expect_host(&self, _buffer: &mut Self::Buffer, _spans: &[Range<usize>]) {}
+
     /// Bytes of a buffer in memory that others have too ([`Backend::fork_host`]).
     fn shared_host_bytes(&self, _buffer: &Self::Buffer) -> u64 {
         0

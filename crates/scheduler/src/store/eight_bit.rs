@@ -14,7 +14,7 @@ use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpError, OpResult};
 use super::eight_bit_layer::{EightBitLayer, LayerForms, Scratch, exact_at, rounded_at};
 use super::host_bytes::OpenBytes;
 use super::host_memory::Memory;
-use super::host_store::{HostStore, RoundedRows, RowRange, Unchanged};
+use super::host_store::{Expected, HostStore, RoundedRows, RowRange, Unchanged};
 use super::layer_store::LayerStore;
 use super::segmented_bytes::SegmentedBytes;
 use super::two_forms::{TwoForms, TwoFormsMut};
@@ -60,6 +60,8 @@ pub struct EightBitStore<B: Backend> {
     layers: Vec<LayerForms<B>>,
     /// Of the rounded rows.
     unchanged: Unchanged,
+    /// Of these too.
+    expected: Expected,
     scratch: Scratch,
 }
 
@@ -93,7 +95,10 @@ impl<B: Backend> EightBitStore<B> {
         for layer in shape.layers() {
             let len = shape.n_kv_heads * shape.capacity * kv8::row_bytes(shape.head_dim);
             let label = format!("host KV of layer {layer}, 8 bits");
-            let rounded = source.open(DType::Q8, len, label)?;
+            let mut rounded = source.open(DType::Q8, len, label)?;
+            if let Some(rounded) = &mut rounded {
+                rounded.expect(&[]);
+            }
             let (Some(rounded), Some(exact)) =
                 (rounded, open_exact(&source, shape, &layout, layer)?)
             else {
@@ -102,8 +107,16 @@ impl<B: Backend> EightBitStore<B> {
             let held = vec![layout.sinks..layout.sinks; shape.n_kv_heads];
             layers.push(LayerForms { rounded, exact, held });
         }
-        let (unchanged, scratch) = (Unchanged::new(shape), Scratch::default());
-        Ok(Some(Self { source, shape: shape.clone(), layout, layers, unchanged, scratch }))
+        let (unchanged, expected) = (Unchanged::new(shape), Expected::up_to(shape, 0));
+        let (shape, scratch) = (shape.clone(), Scratch::default());
+        Ok(Some(Self { source, shape, layout, layers, unchanged, expected, scratch }))
+    }
+
+    /// A layer is about to have `n_rows` rows, which nobody may have said before.
+    fn grow(&mut self, layer: LayerId, n_rows: usize) {
+        if let Some(expected) = self.expected.grown(layer, n_rows) {
+            self.expect(layer, expected);
+        }
     }
 
     /// A layer, to be written.
@@ -153,6 +166,7 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
     }
 
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
+        self.grow(layer, start + bytes.len() / self.shape.row_bytes());
         let mut scratch = std::mem::take(&mut self.scratch);
         self.layer(layer).write(&mut scratch, head, start, bytes);
         self.scratch = scratch;
@@ -169,6 +183,13 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
 
     fn buffer(&self, _layer: LayerId) -> Option<&B::Buffer> {
         None
+    }
+
+    fn expect(&mut self, layer: LayerId, n_rows: usize) {
+        if let Some(more) = self.expected.more(&self.shape, layer, n_rows) {
+            let spans = self.shape.row_spans(more, kv8::row_bytes(self.shape.head_dim));
+            self.layers[layer].rounded.expect(&spans);
+        }
     }
 
     fn buffer_mut(&mut self, _layer: LayerId, _rows: Range<usize>) -> Option<&mut B::Buffer> {
@@ -205,6 +226,7 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
             layout: *layout,
             layers,
             unchanged: unchanged.clone(),
+            expected: Expected::up_to(shape, n_rows),
             scratch: Scratch::default(),
         }))
     }
@@ -289,6 +311,7 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
 
     fn two_forms_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<TwoFormsMut<'_, B>> {
         self.unchanged.written(layer, rows.start);
+        self.grow(layer, rows.end);
         let layout = self.layout;
         let LayerForms { rounded, exact, .. } = &mut self.layers[layer];
         Some(TwoFormsMut { rounded: rounded.buffer_mut()?, exact: exact.buffer_mut()?, layout })

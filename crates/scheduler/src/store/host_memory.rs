@@ -1,5 +1,6 @@
 //! Memory of the host, whoever made it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use longview_ops::{Backend, ForkSpans, OpError, OpResult};
@@ -44,6 +45,13 @@ impl<B: Backend> Memory<B> {
         match self {
             Self::Mapped(_, buffer) => Some(buffer),
             Self::Plain(_) => None,
+        }
+    }
+
+    /// [`Backend::expect_host`]; memory of the host alone is taken bit by bit.
+    pub fn expect(&mut self, spans: &[Range<usize>]) {
+        if let Self::Mapped(backend, buffer) = self {
+            backend.expect_host(buffer, spans);
         }
     }
 

@@ -21,6 +21,10 @@ use crate::layout::{DeviceLayout, KvShape};
 /// Rows of a layer that a fork may copy without having them shared before: they take no time.
 const MOST_COPIED: usize = 1024;
 
+/// A layer that grows row by row takes memory for one row in so many ahead: what it never fills is
+/// little beside what it has.
+const AHEAD: usize = 8;
+
 /// Storage of KV rows on the host.
 pub trait HostStore<B: Backend>: Send + Sync {
     /// Copies rows `rows` of one head into `out` (whole rows).
@@ -36,6 +40,10 @@ pub trait HostStore<B: Backend>: Send + Sync {
     /// The layer's rows as a buffer that kernels of the device read and write; `None` if they
     /// cannot.
     fn buffer(&self, layer: LayerId) -> Option<&B::Buffer>;
+
+    /// Says that a layer will have so many rows soon, so that memory for these is taken in a way
+    /// that suits. Others can be written all the same.
+    fn expect(&mut self, _layer: LayerId, _n_rows: usize) {}
 
     /// As [`HostStore::buffer`], to write rows `rows` of every head.
     fn buffer_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<&mut B::Buffer>;
@@ -136,6 +144,7 @@ pub struct MappedStore<B: Backend> {
     backend: Arc<B>,
     layers: Vec<B::Buffer>,
     unchanged: Unchanged,
+    expected: Expected,
     shape: KvShape,
 }
 
@@ -150,7 +159,8 @@ impl<B: Backend> MappedStore<B> {
             }
         }
         let (backend, unchanged) = (Arc::clone(backend), Unchanged::new(shape));
-        Ok(Some(Self { backend, layers, unchanged, shape: shape.clone() }))
+        let expected = Expected::up_to(shape, 0);
+        Ok(Some(Self { backend, layers, unchanged, expected, shape: shape.clone() }))
     }
 }
 
@@ -159,7 +169,21 @@ fn alloc_layer<B: Backend>(
     shape: &KvShape,
     layer: LayerId,
 ) -> OpResult<Option<B::Buffer>> {
-    backend.alloc_host(shape.kv_dtype, shape.layer_elements(), &format!("host KV of layer {layer}"))
+    let label = format!("host KV of layer {layer}");
+    let mut buffer = backend.alloc_host(shape.kv_dtype, shape.layer_elements(), &label)?;
+    if let Some(buffer) = &mut buffer {
+        backend.expect_host(buffer, &[]);
+    }
+    Ok(buffer)
+}
+
+impl<B: Backend> MappedStore<B> {
+    /// A layer is about to have `n_rows` rows, which nobody may have said before.
+    fn grow(&mut self, layer: LayerId, n_rows: usize) {
+        if let Some(expected) = self.expected.grown(layer, n_rows) {
+            self.expect(layer, expected);
+        }
+    }
 }
 
 impl<B: Backend> HostStore<B> for MappedStore<B> {
@@ -169,15 +193,16 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
     }
 
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
-        let range =
-            self.shape.row_bytes_range(head, start..start + bytes.len() / self.shape.row_bytes());
+        let n_rows = start + bytes.len() / self.shape.row_bytes();
+        let range = self.shape.row_bytes_range(head, start..n_rows);
         self.unchanged.written(layer, start);
+        self.grow(layer, n_rows);
         let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
         all[range].copy_from_slice(bytes);
     }
 
     fn layers_mut(&mut self, range: Range<usize>) -> Vec<Box<dyn LayerStore + '_>> {
-        let Self { backend, layers, unchanged, shape } = self;
+        let Self { backend, layers, unchanged, shape, .. } = self;
         let layer = |(buffer, unchanged)| -> Box<dyn LayerStore> {
             let bytes = backend.host_bytes_mut(buffer).expect("made by alloc_host");
             Box::new(MappedLayer { shape, bytes, unchanged })
@@ -190,8 +215,16 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         Some(&self.layers[layer])
     }
 
+    fn expect(&mut self, layer: LayerId, n_rows: usize) {
+        if let Some(more) = self.expected.more(&self.shape, layer, n_rows) {
+            let spans = self.shape.row_spans(more, 2 * self.shape.head_dim);
+            self.backend.expect_host(&mut self.layers[layer], &spans);
+        }
+    }
+
     fn buffer_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<&mut B::Buffer> {
         self.unchanged.written(layer, rows.start);
+        self.grow(layer, rows.end);
         Some(&mut self.layers[layer])
     }
 
@@ -200,7 +233,7 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
     }
 
     fn fork(&mut self, n_rows: usize) -> OpResult<Box<dyn HostStore<B>>> {
-        let Self { backend, layers, unchanged, shape } = self;
+        let Self { backend, layers, unchanged, shape, .. } = self;
         let width = 2 * shape.head_dim;
         let fork_layer = |(layer, buffer): (LayerId, &mut B::Buffer)| {
             let (used, written) = unchanged.spans(shape, layer, n_rows, width);
@@ -211,11 +244,12 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         let layers = shape.layers().zip(layers).map(fork_layer).collect::<OpResult<Vec<_>>>()?;
         *unchanged = Unchanged::up_to(shape, n_rows);
         let (backend, unchanged) = (Arc::clone(backend), unchanged.clone());
-        Ok(Box::new(Self { backend, layers, unchanged, shape: shape.clone() }))
+        let expected = Expected::up_to(shape, n_rows);
+        Ok(Box::new(Self { backend, layers, unchanged, expected, shape: shape.clone() }))
     }
 
     fn share(&mut self, layer: LayerId, n_rows: usize) -> OpResult<bool> {
-        let Self { backend, layers, unchanged, shape } = self;
+        let Self { backend, layers, unchanged, shape, .. } = self;
         let put = |spans: ForkSpans<'_>| backend.share_host(&mut layers[layer], spans);
         unchanged.share(shape, layer, (n_rows, 2 * shape.head_dim), put)
     }
@@ -235,6 +269,9 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
                 let reason = "the device that replaces it reads no host memory".into();
                 OpError::DeviceLost { backend: backend.name(), reason }
             })?;
+            let spans =
+                self.shape.row_spans(0..self.expected.n_rows(layer), 2 * self.shape.head_dim);
+            backend.expect_host(&mut moved, &spans);
             let from = self.backend.host_bytes(buffer).expect("made by alloc_host");
             let to = backend.host_bytes_mut(&mut moved).expect("made by alloc_host");
             to.copy_from_slice(from);
@@ -303,6 +340,36 @@ impl Unchanged {
     ) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
         let written = self.0[layer].min(n_rows)..n_rows;
         (shape.row_spans(0..n_rows, width), shape.row_spans(written, width))
+    }
+}
+
+/// Of each layer, the first rows that memory was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Expected(Vec<usize>);
+
+impl Expected {
+    /// Of a store that has, or has shared with others, `n_rows` rows of each layer.
+    pub fn up_to(shape: &KvShape, n_rows: usize) -> Self {
+        Self(vec![n_rows; shape.n_layers])
+    }
+
+    /// Rows of a layer that memory was asked for.
+    pub fn n_rows(&self, layer: LayerId) -> usize {
+        self.0[layer]
+    }
+
+    /// The rows that are expected as well from now on, where a layer will have `n_rows`.
+    pub fn more(&mut self, shape: &KvShape, layer: LayerId, n_rows: usize) -> Option<Range<usize>> {
+        let before = self.0[layer];
+        let n_rows = n_rows.min(shape.capacity);
+        self.0[layer] = before.max(n_rows);
+        (n_rows > before).then_some(before..n_rows)
+    }
+
+    /// How many rows a layer should expect that grows to `n_rows`: some beyond, because a page has
+    /// to be asked for before its first row is written. `None` where so many are expected.
+    pub fn grown(&self, layer: LayerId, n_rows: usize) -> Option<usize> {
+        (n_rows > self.0[layer]).then_some(n_rows + n_rows / AHEAD)
     }
 }
 
@@ -449,6 +516,18 @@ mod tests {
                 "another head stays"
             );
         }
+    }
+
+    #[test]
+    fn rows_are_expected_once() {
+        let (shape, layer) = (shape(), LayerId(1));
+        let mut expected = Expected::up_to(&shape, 0);
+        assert_eq!(expected.more(&shape, layer, 3), Some(0..3));
+        assert_eq!((expected.more(&shape, layer, 2), expected.n_rows(layer)), (None, 3));
+        assert_eq!(expected.n_rows(LayerId(0)), 0, "another layer");
+        assert_eq!(expected.more(&shape, layer, 100), Some(3..8), "no more than there is room for");
+        let of_fork = Expected::up_to(&shape, 80);
+        assert_eq!((of_fork.grown(layer, 80), of_fork.grown(layer, 96)), (None, Some(108)));
     }
 
     #[test]
