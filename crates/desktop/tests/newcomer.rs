@@ -254,7 +254,7 @@ fn a_budget_that_is_changed_while_an_answer_is_written_asks_again() {
     window.0.run_ok();
     // The step that was under way, and the whole new answer.
     script.say(5);
-    window.wait_for_part("Attended 1,024 of");
+    window.wait_for_part("Looked at 1,024 of");
     assert_eq!(script.asked()[1].attention, Attention::Budget(1024));
     assert_eq!((script.asked().len(), documents(&window)[0].conversation.len()), (2, 1));
 }

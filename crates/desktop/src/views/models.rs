@@ -44,7 +44,7 @@ fn field(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
         looks = response.lost_focus() && ui.input(|input| input.key_pressed(Key::Enter));
         response.labelled_by(label.id);
         let can = !state.models.wanted.trim().is_empty();
-        looks |= ui.add_enabled(can, widgets::secondary(strings::LOOK)).clicked();
+        looks |= ui.add_enabled(can, widgets::secondary(strings::FIND_MODEL)).clicked();
     });
     if looks {
         actions.push(Action::Look(state.models.wanted.clone()));
@@ -249,8 +249,8 @@ fn suggested(ui: &mut Ui, state: &State, machine: Option<&Machine>, actions: &mu
                 verdict_line(ui, &Ok(model.needs()), machine);
             },
             |ui| {
-                let look = ui.add(widgets::secondary(strings::LOOK));
-                let name = format!("{}: {}", strings::LOOK, model.title);
+                let look = ui.add(widgets::secondary(strings::DETAILS));
+                let name = format!("{}: {}", strings::DETAILS, model.title);
                 look.widget_info(|| {
                     eframe::egui::WidgetInfo::labeled(eframe::egui::Role::Button, true, &name)
                 });

@@ -66,16 +66,19 @@ fn device(ui: &mut Ui, settings: &mut Settings) {
 
 fn advanced(ui: &mut Ui, settings: &mut Settings) {
     let label = ui.label(strings::POLICY);
-    let combo = ComboBox::from_id_salt("policy").width(240.0);
-    let combo = combo.selected_text(settings.policy.clone()).show_ui(ui, |ui| {
+    let (name, what) = strings::policy(settings.setup().policy);
+    let combo = ComboBox::from_id_salt("policy").width(280.0);
+    let combo = combo.selected_text(name).show_ui(ui, |ui| {
         for preset in POLICIES {
-            let shown = widgets::choice(ui, preset.name());
+            let (name, what) = strings::policy(preset);
+            let shown = widgets::choice(ui, name);
             let response =
                 ui.selectable_value(&mut settings.policy, preset.name().to_owned(), shown);
-            response.on_hover_text(preset.info().budget);
+            response.on_hover_text(what);
         }
     });
     combo.response.labelled_by(label.id);
+    widgets::caption(ui, what);
     widgets::caption(ui, strings::POLICY_HELP);
     ui.add_space(GAP);
     ui.checkbox(&mut settings.bounds, strings::BOUNDS);
