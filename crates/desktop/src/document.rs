@@ -26,7 +26,7 @@ const LARGE: usize = 256 << 10;
 pub struct Document {
     /// Which.
     pub id: DocumentId,
-    /// The file's name.
+    /// What it is called: as in the library, once it is there.
     pub title: String,
     /// Its name in the library, once it is there.
     pub kept: Option<Id>,

@@ -7,7 +7,9 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use longview_core::FileSource;
-use longview_library::documents::{Documents, DocumentsError, Id, NewDocument, Source};
+use longview_library::documents::{
+    Documents, DocumentsError, Id, NewDocument, Source, name_of_file,
+};
 use longview_scheduler::SessionFile;
 
 use crate::document::Exchange;
@@ -30,7 +32,7 @@ pub const BETWEEN: &str = "\n\n";
 /// A file as a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The file's name.
+    /// What a document of it is called.
     pub title: String,
     /// What is in it.
     pub text: Arc<str>,
@@ -75,8 +77,8 @@ pub enum Arrival {
     Pulling(String, Pull),
     /// A model was chosen on this computer.
     Chosen(ModelSource),
-    /// A document is in the library.
-    Kept(DocumentId, Id),
+    /// A document is in the library, under this name.
+    Kept(DocumentId, Id, String),
     /// What is in the library.
     Library(Vec<KeptDocument>),
     /// Answers were saved under this name.
@@ -127,15 +129,24 @@ pub fn list(library: &Documents) -> Arrival {
     Arrival::Library(kept.collect())
 }
 
-/// Puts a text into the library.
+/// Puts a text into the library, if it is not there.
 pub fn keep(
     library: &Documents,
     document: DocumentId,
+    title: &str,
     sources: Vec<Source>,
     text: &str,
 ) -> Arrival {
-    match library.add(NewDocument { text, name: None, sources }) {
-        Ok(kept) => Arrival::Kept(document, kept.id),
+    let known = || library.get(Id::of(text.as_bytes())).ok().flatten();
+    // A file gives a name. Of several files the window says how many there are.
+    let name = Some(title).filter(|_| sources.len() > 1 && known().is_none());
+    let add = |name| library.add(NewDocument { text, name, sources: sources.clone() });
+    let added = match add(name) {
+        Err(DocumentsError::NameTaken { .. } | DocumentsError::BadName { .. }) => add(None),
+        added => added,
+    };
+    match added {
+        Ok(kept) => Arrival::Kept(document, kept.id, kept.name),
         Err(error) => refused(&error),
     }
 }
@@ -290,7 +301,7 @@ fn failed(path: &Path, what: &str) -> Failure {
 /// # Errors
 /// Why it is none.
 pub fn read(path: &Path) -> Result<Piece, Failure> {
-    let title = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let failed = |what: String| failed(path, &what);
     let bytes = match std::fs::metadata(path) {
         Err(error) => return Err(failed(error.to_string())),
@@ -309,17 +320,22 @@ pub fn read(path: &Path) -> Result<Piece, Failure> {
     let found = if is_session {
         text_of_session(path).map(|text| (text, None))
     } else if is_more_than_text {
-        extracted(path, &title)
+        extracted(path, &name)
     } else {
-        plain(path, &title)
+        plain(path, &name)
     };
     let (text, pages) = found.map_err(failed)?;
     if text.trim().is_empty() {
         return Err(failed(strings::EMPTY_FILE.to_owned()));
     }
     let text: Arc<str> = text.into();
-    let source = Source { bytes, pages, ..source(&title, &text) };
-    Ok(Piece { title, text, source, session: is_session.then(|| path.to_owned()) })
+    let source = Source { bytes, pages, ..source(&name, &text) };
+    Ok(Piece {
+        title: name_of_file(&name),
+        text,
+        source,
+        session: is_session.then(|| path.to_owned()),
+    })
 }
 
 /// The text that a session file was made of. What it has of a model is proved by whoever opens it.
@@ -341,14 +357,14 @@ fn text_of_session(path: &Path) -> Result<String, String> {
 type Extracted = (String, Option<u64>);
 
 /// A text in UTF-8, or in another encoding, which is looked for in a process with limits.
-fn plain(path: &Path, title: &str) -> Result<Extracted, String> {
+fn plain(path: &Path, name: &str) -> Result<Extracted, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     match String::from_utf8(bytes) {
         Ok(text) => {
             let text = text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned);
             Ok((text, None))
         }
-        Err(_) => extracted(path, title).map_err(|why| format!("{} ({why})", strings::NOT_TEXT)),
+        Err(_) => extracted(path, name).map_err(|why| format!("{} ({why})", strings::NOT_TEXT)),
     }
 }
 
@@ -357,9 +373,9 @@ fn has_ending(path: &Path, ending: &str) -> bool {
 }
 
 /// The text of a file that is more than text, and its pages, read by a process with limits.
-fn extracted(path: &Path, title: &str) -> Result<Extracted, String> {
+fn extracted(path: &Path, name: &str) -> Result<Extracted, String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    let text = longview_library::text::extract(file, title, MOST_BYTES);
+    let text = longview_library::text::extract(file, name, MOST_BYTES);
     let found = text.map_err(|error| error.to_string())?;
     Ok((found.text, found.n_pages))
 }
@@ -400,7 +416,7 @@ mod tests {
         let missing = folder.join("missing.txt");
         let (pieces, failures) = read_all(&[folder.clone(), missing.clone()]);
         let titles: Vec<&str> = pieces.iter().map(|piece| &*piece.title).collect();
-        assert_eq!(titles, ["b2.md", "b10.txt"]);
+        assert_eq!(titles, ["b2", "b10"]);
         assert_eq!((&*pieces[0].text, &*pieces[0].source.kind), ("two", "md"));
         assert!(failures[0].message.starts_with(&*missing.to_string_lossy()), "{failures:?}");
         std::fs::remove_dir_all(folder).unwrap();

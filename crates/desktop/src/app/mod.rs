@@ -301,15 +301,7 @@ impl App {
             Arrival::Looked(name, found) => self.looked(&name, found),
             Arrival::Pulling(name, pull) => self.pulling(ctx, &name, pull),
             Arrival::Chosen(source) => self.use_model(source),
-            Arrival::Kept(document, id) => {
-                let mut documents = self.state.documents.iter_mut();
-                if let Some(document) = documents.find(|found| found.id == document) {
-                    document.kept = Some(id);
-                }
-                self.look_for_conversation(document, id);
-                self.open_what_was_read();
-                self.with_library(|library| Some(files::list(&library)));
-            }
+            Arrival::Kept(document, id, name) => self.kept(document, id, name),
             Arrival::Library(kept) => self.listed(kept),
             Arrival::Saved(path) => self.toast(ctx, strings::exported(&path)),
             Arrival::Serving(serving) => self.serving(ctx, serving),

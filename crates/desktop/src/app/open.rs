@@ -68,16 +68,26 @@ impl App {
         });
     }
 
-    /// What is in the library now. What is open there under another name than before is called so.
+    /// What is in the library now. What is open is called as it is there.
     pub(super) fn listed(&mut self, kept: Vec<KeptDocument>) {
-        let before = std::mem::replace(&mut self.state.kept, kept);
+        self.state.kept = kept;
         for new in &self.state.kept {
-            let is_renamed = before.iter().any(|old| old.id == new.id && old.name != new.name);
-            let documents = self.state.documents.iter_mut().filter(|_| is_renamed);
+            let documents = self.state.documents.iter_mut();
             for document in documents.filter(|document| document.kept == Some(new.id)) {
                 document.title.clone_from(&new.name);
             }
         }
+    }
+
+    /// A document is in the library, under this name.
+    pub(super) fn kept(&mut self, document: DocumentId, id: Id, name: String) {
+        let mut documents = self.state.documents.iter_mut();
+        if let Some(document) = documents.find(|found| found.id == document) {
+            (document.kept, document.title) = (Some(id), name);
+        }
+        self.look_for_conversation(document, id);
+        self.open_what_was_read();
+        self.with_library(|library| Some(files::list(&library)));
     }
 
     pub(super) fn open_sample(&mut self) {
@@ -179,7 +189,10 @@ impl App {
         self.next_id += 1;
         let task = self.send(id, Command::Plan(id, Arc::clone(&text)));
         let (kept_text, kept_sources) = (Arc::clone(&text), sources.clone());
-        self.with_library(move |library| Some(files::keep(&library, id, kept_sources, &kept_text)));
+        let kept_title = title.clone();
+        self.with_library(move |library| {
+            Some(files::keep(&library, id, &kept_title, kept_sources, &kept_text))
+        });
         let mut document = Document::new(id, title, text, task);
         document.sources = sources;
         self.state.documents.push(document);
