@@ -1,5 +1,5 @@
-//! Files that a person chooses, drops or names: dialogs and disks are waited for on threads of
-//! their own, and what comes of them arrives as a message.
+//! Files that a person chooses, drops or names: disks are waited for on threads of their own, and
+//! what comes of them arrives as a message.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,9 +23,9 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Files of a folder at most.
 const MOST_FILES: usize = 500;
 /// Endings of files that a folder is searched for, and dialogs show.
-const ENDINGS: [&str; 7] = ["txt", "md", "text", "html", "htm", "pdf", "docx"];
+pub const ENDINGS: [&str; 7] = ["txt", "md", "text", "html", "htm", "pdf", "docx"];
 /// The ending of a session file, as `longview kv export` and `--save-session` write it.
-const SESSION: &str = "lvs";
+pub const SESSION: &str = "lvs";
 /// What stands between the texts of two files, as `longview kv build` has it.
 pub const BETWEEN: &str = "\n\n";
 
@@ -171,46 +171,6 @@ pub fn change(
 /// What went wrong with the library.
 pub fn refused(error: &DocumentsError) -> Arrival {
     Arrival::Failed(Failure { kind: FailureKind::NotKept, message: error.to_string() })
-}
-
-/// Asks for names of files. It may wait for the person: it runs on a thread of its own.
-pub trait Dialogs: Send + Sync + 'static {
-    /// Texts to open; none if the person changed their mind.
-    fn open(&self) -> Vec<PathBuf>;
-    /// A folder of texts.
-    fn folder(&self) -> Option<PathBuf>;
-    /// A model: its folder, or its GGUF file.
-    fn model(&self, is_folder: bool) -> Option<PathBuf>;
-    /// A name for the answers.
-    fn save(&self, suggested: &str) -> Option<PathBuf>;
-}
-
-/// The dialogs of the desktop, through its portal.
-pub struct SystemDialogs;
-
-impl Dialogs for SystemDialogs {
-    fn open(&self) -> Vec<PathBuf> {
-        let dialog = rfd::FileDialog::new().set_title(strings::OPEN_FILE);
-        let endings = [&ENDINGS[..], &[SESSION]].concat();
-        let dialog = dialog.add_filter("Text", &endings).add_filter("All", &["*"]);
-        dialog.pick_files().unwrap_or_default()
-    }
-
-    fn folder(&self) -> Option<PathBuf> {
-        rfd::FileDialog::new().set_title(strings::OPEN_FOLDER).pick_folder()
-    }
-
-    fn model(&self, is_folder: bool) -> Option<PathBuf> {
-        let dialog = rfd::FileDialog::new().set_title(strings::MODELS);
-        if is_folder {
-            return dialog.pick_folder();
-        }
-        dialog.add_filter("GGUF", &["gguf"]).pick_file()
-    }
-
-    fn save(&self, suggested: &str) -> Option<PathBuf> {
-        rfd::FileDialog::new().set_file_name(suggested).save_file()
-    }
 }
 
 /// Where arrivals go.

@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use eframe::egui::ViewportBuilder;
 use longview_desktop::app::{App, Start};
+use longview_desktop::dialogs::SystemDialogs;
 use longview_desktop::engine::local::{self, LocalOptions};
 use longview_desktop::engine::{Host, ModelSource};
-use longview_desktop::files::SystemDialogs;
 use longview_desktop::instance::{self, Claim, First};
 use longview_desktop::settings::{Settings, device_named};
 use longview_desktop::store::Places;

@@ -164,6 +164,8 @@ pub const DOWNLOAD_KEPT: &str = "What came is kept: the download goes on from th
 pub const CHOOSE_MODEL: &str = "Choose a chat model";
 pub const USE_BUILT_IN: &str = "Use the built-in model";
 pub const NO_PLACE_FOR_MODELS: &str = "This system names no folder for models; set HF_HOME to one.";
+pub const NO_DIALOG_FOR_MODELS: &str = "No file dialog can be opened here. Type the path of the \
+    folder or the GGUF file above, and press Find.";
 pub const REALLY_DELETE_MODEL: &str = "Delete this model?";
 pub const DELETE_MODEL_HELP: &str = "Its files are removed from this computer, for other programs \
     that use this cache too. It can be downloaded again.";
@@ -281,6 +283,8 @@ pub const NOTHING_READ: &str = "Nothing is read yet.";
 pub const DISMISS: &str = "Dismiss";
 pub const DISMISS_ALL: &str = "Dismiss all messages";
 pub const START_AGAIN: &str = "Start the engine again";
+pub const NO_DIALOG: &str = "This system has no file dialog: neither a desktop portal nor zenity \
+    answers.";
 pub const NOT_TEXT: &str = "is no text in UTF-8, nor in another encoding. Save it as plain text \
     and open that.";
 pub const SESSION_WITHOUT_TEXT: &str = "holds no text of a document. Open the document itself.";
@@ -640,6 +644,11 @@ pub fn failure(kind: FailureKind) -> (&'static str, &'static str) {
         FailureKind::NotKept => (
             "The library has a problem",
             "What is open can be asked about. It may have to be read again at the next start.",
+        ),
+        FailureKind::NoDialog => (
+            "No file can be chosen here",
+            "Drop files or a folder onto this window, or name them when you start it: \
+             longview-desktop FILE.",
         ),
         FailureKind::PortTaken => (
             "The library is not served",

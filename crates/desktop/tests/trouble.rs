@@ -4,9 +4,11 @@
 use std::path::PathBuf;
 
 use longview_desktop::document::Document;
+use longview_desktop::engine::{Failure, FailureKind};
 use longview_desktop::strings;
 use longview_library::documents::{Documents, Id, NewDocument};
 
+use crate::support::flow::{QUESTION, answered};
 use crate::support::script::Script;
 use crate::support::{Setup, Window};
 
@@ -41,6 +43,10 @@ impl Drop for Folder {
 
 fn documents(window: &Window) -> &[Document] {
     &window.0.state().state().documents
+}
+
+fn notices(window: &Window) -> Vec<Failure> {
+    window.0.state().state().notices.iter().map(|notice| notice.failure.clone()).collect()
 }
 
 fn put(library: &Documents, name: &str) -> Id {
@@ -81,4 +87,76 @@ fn a_document_has_one_name_everywhere() {
         library.list().unwrap().iter().any(|document| document.name == "one and 1 more")
     });
     window.wait_for(&strings::more("one and 1 more"));
+}
+
+#[test]
+fn without_dialogs_the_window_says_what_to_do() {
+    let folder = Folder::new("dialogs");
+    let (script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.chosen.has_no_dialogs = true;
+    setup.chosen.place = Some(folder.0.clone());
+    let mut window = setup.window();
+    window.wait_for(strings::READ);
+    window.click(strings::OPEN_FILE);
+    window.wait_for(strings::failure(FailureKind::NoDialog).1);
+    assert!(window.sees(strings::NO_DIALOG));
+    window.picture("no_dialog");
+    window.click(strings::OPEN_FOLDER);
+    window.0.run_ok();
+    assert_eq!(notices(&window).len(), 1, "once is enough");
+    window.click(strings::DISMISS);
+    window.click(strings::MODELS);
+    window.click(strings::CHOOSE_GGUF);
+    window.wait_for(strings::NO_DIALOG_FOR_MODELS);
+    window.click(strings::CLOSE_DIALOG);
+    // Answers go where they are found, and never over another file.
+    window.click(strings::READ);
+    script.read(16);
+    window.click_part(QUESTION);
+    script.say(4);
+    window.wait_for(strings::ASK_AGAIN);
+    for name in ["Sample document.answers.md", "Sample document 2.answers.md"] {
+        window.click(strings::EXPORT);
+        let path = folder.0.join(name);
+        window.wait_for(&strings::exported(&path.display().to_string()));
+        assert!(std::fs::read_to_string(path).unwrap().contains("2003322"));
+    }
+}
+
+/// The real dialogs, in a process whose environment has none. Without its variable it does nothing.
+#[cfg(target_os = "linux")]
+#[test]
+fn dialogs_child() {
+    use longview_desktop::dialogs::{Dialogs as _, NoDialog, SystemDialogs};
+
+    if std::env::var_os("LONGVIEW_TEST_DIALOGS").is_none() {
+        return;
+    }
+    assert_eq!(SystemDialogs.open(), Err(NoDialog));
+    assert_eq!(SystemDialogs.folder(), Err(NoDialog));
+    assert_eq!(SystemDialogs.model(true), Err(NoDialog));
+    assert_eq!(SystemDialogs.model(false), Err(NoDialog));
+    assert_eq!(SystemDialogs.save("answers.md"), Err(NoDialog));
+    assert!(SystemDialogs.place().is_some());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_system_without_dialogs_is_noticed() {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "trouble::dialogs_child"]).env("LONGVIEW_TEST_DIALOGS", "1");
+    child.env("PATH", "/nowhere").env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere");
+    let output = child.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn an_answer_is_exported_under_the_name_of_its_document() {
+    let (_script, mut window) = answered();
+    assert!(window.sees(strings::EXPORT));
+    window.click(strings::EXPORT);
+    window.0.run_ok();
+    assert_eq!(notices(&window), [], "who changes their mind is told nothing");
 }

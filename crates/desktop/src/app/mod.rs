@@ -18,12 +18,13 @@ use eframe::egui::{self, Context};
 use longview_library::Library;
 use longview_library::documents::Documents;
 
+use crate::dialogs::Dialogs;
 use crate::document::{Stage, StepFigures};
 use crate::engine::{
     Attention, Command, DocumentId, Engines, Event, Failure, FailureKind, Host, Step, Task, Wake,
     Worker,
 };
-use crate::files::{Arrival, Dialogs, Outbox, Purpose};
+use crate::files::{Arrival, Outbox, Purpose};
 use crate::instance::First;
 use crate::models::Models;
 use crate::settings::Settings;

@@ -57,7 +57,12 @@ impl App {
     pub(super) fn choose_model(&mut self, is_folder: bool) {
         let dialogs = Arc::clone(&self.dialogs);
         self.outbox.later(move || {
-            let path = dialogs.model(is_folder)?;
+            let Ok(path) = dialogs.model(is_folder) else {
+                let name = if is_folder { strings::CHOOSE_FOLDER } else { strings::CHOOSE_GGUF };
+                let why = strings::NO_DIALOG_FOR_MODELS.to_owned();
+                return Some(Arrival::Looked(name.to_owned(), Err(why)));
+            };
+            let path = path?;
             let shown = path.display().to_string();
             let source = ModelSource::Path(path);
             Some(match models::at(source.clone()).needs {

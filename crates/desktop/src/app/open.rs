@@ -6,6 +6,7 @@ use std::sync::Arc;
 use longview_library::documents::{Documents, Id, Source};
 
 use super::App;
+use crate::dialogs::NoDialog;
 use crate::document::{Document, Stage};
 use crate::engine::{Command, DocumentId};
 use crate::files::{self, Arrival, KeptDocument, Piece, Purpose};
@@ -105,18 +106,26 @@ impl App {
     /// Asks for a folder.
     pub(super) fn choose_folder(&mut self) {
         let dialogs = Arc::clone(&self.dialogs);
-        self.read_files(Purpose::Open, move || dialogs.folder().into_iter().collect());
+        self.read_files(Purpose::Open, move || Ok(dialogs.folder()?.into_iter().collect()));
     }
 
     /// Opens files and folders that were dropped or named.
     pub(super) fn open_paths(&mut self, paths: Vec<PathBuf>) {
-        self.read_files(Purpose::Open, move || paths);
+        self.read_files(Purpose::Open, move || Ok(paths));
     }
 
-    fn read_files(&self, purpose: Purpose, paths: impl FnOnce() -> Vec<PathBuf> + Send + 'static) {
+    fn read_files(
+        &self,
+        purpose: Purpose,
+        paths: impl FnOnce() -> Result<Vec<PathBuf>, NoDialog> + Send + 'static,
+    ) {
         let told = self.outbox.clone();
         self.outbox.later(move || {
-            let (pieces, failures) = files::read_all(&paths());
+            let paths = match paths() {
+                Ok(paths) => paths,
+                Err(NoDialog) => return Some(NoDialog.told()),
+            };
+            let (pieces, failures) = files::read_all(&paths);
             failures.into_iter().for_each(|failure| told.send(Arrival::Failed(failure)));
             (!pieces.is_empty()).then_some(Arrival::Pieces(purpose, pieces))
         });

@@ -194,6 +194,8 @@ pub enum FailureKind {
     Model,
     /// The library could not keep what was read.
     NotKept,
+    /// The system has no dialog in which files are chosen.
+    NoDialog,
     /// A file that is no text, or cannot be read or written.
     File,
     /// The port at which the library was to be served is another program's.

@@ -17,8 +17,8 @@ use egui_kittest::kittest::{By, NodeT as _, Queryable as _};
 use egui_kittest::{Harness, Node};
 use egui_system_font_provider::SystemFontProvider;
 use longview_desktop::app::{App, Start};
+use longview_desktop::dialogs::{Dialogs, NoDialog};
 use longview_desktop::engine::{Engines, Host, OpenEngine};
-use longview_desktop::files::Dialogs;
 use longview_desktop::settings::Settings;
 use longview_desktop::store::Places;
 use longview_desktop::strings;
@@ -44,23 +44,37 @@ pub struct Chosen {
     pub model: Option<PathBuf>,
     /// To save as.
     pub save: Option<PathBuf>,
+    /// Whether the system has no dialogs.
+    pub has_no_dialogs: bool,
+    /// Where answers go then.
+    pub place: Option<PathBuf>,
+}
+
+impl Chosen {
+    fn shown<T>(&self, chosen: T) -> Result<T, NoDialog> {
+        if self.has_no_dialogs { Err(NoDialog) } else { Ok(chosen) }
+    }
 }
 
 impl Dialogs for Chosen {
-    fn open(&self) -> Vec<PathBuf> {
-        self.open.clone()
+    fn open(&self) -> Result<Vec<PathBuf>, NoDialog> {
+        self.shown(self.open.clone())
     }
 
-    fn folder(&self) -> Option<PathBuf> {
-        self.folder.clone()
+    fn folder(&self) -> Result<Option<PathBuf>, NoDialog> {
+        self.shown(self.folder.clone())
     }
 
-    fn model(&self, _is_folder: bool) -> Option<PathBuf> {
-        self.model.clone()
+    fn model(&self, _is_folder: bool) -> Result<Option<PathBuf>, NoDialog> {
+        self.shown(self.model.clone())
     }
 
-    fn save(&self, _suggested: &str) -> Option<PathBuf> {
-        self.save.clone()
+    fn save(&self, _suggested: &str) -> Result<Option<PathBuf>, NoDialog> {
+        self.shown(self.save.clone())
+    }
+
+    fn place(&self) -> Option<PathBuf> {
+        self.place.clone()
     }
 }
 
