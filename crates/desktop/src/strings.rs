@@ -54,6 +54,10 @@ pub const EMPTY_TITLE: &str = "Ask a very long document";
 pub const EMPTY_TEXT: &str = "Drop a text, PDF, Word, HTML or Markdown file here. It is read once, \
     on this computer, and then answers question after question. Nothing leaves this computer.";
 
+pub const CHOOSE_TITLE: &str = "Choose a document";
+pub const CHOOSE_TEXT: &str = "Your documents are in the list. One that was read opens at \
+    once. Or drop a text, PDF, Word, HTML or Markdown file here.";
+
 pub const DROP_HERE: &str = "Drop the text here";
 
 // Before and while a document is read.

@@ -184,7 +184,7 @@ fn half_a_question_comes_back_behind_one_that_is_changed() {
     assert_eq!(documents(&window)[0].draft, "Half a");
 }
 
-/// A window whose library has the sample and these documents.
+/// A window whose library has the sample, which is open, and these documents.
 fn with_library(folder: &Path, names: &[&str]) -> Window {
     let library = Documents::open(&folder.join("library")).unwrap();
     for name in names {
@@ -195,6 +195,9 @@ fn with_library(folder: &Path, names: &[&str]) -> Window {
     let mut setup = Setup::new(open);
     setup.library = Some(library);
     let mut window = setup.window();
+    if !names.is_empty() {
+        window.click(strings::OPEN_SAMPLE);
+    }
     let n = names.len() + 1;
     window.until("the library", |window| window.0.state().state().kept.len() == n);
     window.wait_for(strings::READ);

@@ -10,7 +10,7 @@ use longview_library::documents::{Documents, Id, NewDocument};
 
 use crate::support::flow::{QUESTION, answered};
 use crate::support::script::Script;
-use crate::support::{Setup, Window};
+use crate::support::{NARROW, Setup, Window};
 
 /// A folder that goes with the test.
 struct Folder(PathBuf);
@@ -41,6 +41,14 @@ impl Drop for Folder {
     }
 }
 
+/// A window over a script and the library.
+fn scripted(library: &Documents) -> (Script, Window) {
+    let (script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.library = Some(library.clone());
+    (script, setup.window())
+}
+
 fn documents(window: &Window) -> &[Document] {
     &window.0.state().state().documents
 }
@@ -52,6 +60,29 @@ fn notices(window: &Window) -> Vec<Failure> {
 fn put(library: &Documents, name: &str) -> Id {
     let text = format!("{name}, and what is told there.");
     library.add(NewDocument { text: &text, name: Some(name), sources: Vec::new() }).unwrap().id
+}
+
+#[test]
+fn the_sample_is_opened_at_the_first_start_alone() {
+    let folder = Folder::new("sample");
+    let (_script, mut first) = scripted(&folder.library());
+    first.until("the sample in the library", |window| {
+        documents(window).first().is_some_and(|document| document.kept.is_some())
+    });
+    assert_eq!(documents(&first)[0].title, strings::SAMPLE_TITLE);
+    drop(first);
+    let (_script, mut second) = scripted(&folder.library());
+    second.wait_for(&strings::more(strings::SAMPLE_TITLE));
+    second.0.run_ok();
+    assert!(documents(&second).is_empty(), "it is in the library, and not open");
+    assert!(second.sees(strings::CHOOSE_TITLE) && second.sees(strings::OPEN_SAMPLE));
+    drop(second);
+    // A narrow window shows the list.
+    let (_script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    (setup.library, setup.size) = (Some(folder.library()), NARROW);
+    let mut narrow = setup.window();
+    narrow.wait_for(&strings::more(strings::SAMPLE_TITLE));
 }
 
 #[test]

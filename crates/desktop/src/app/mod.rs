@@ -45,7 +45,8 @@ pub struct Start {
     pub settings: Settings,
     /// Asks for names of files.
     pub dialogs: Arc<dyn Dialogs>,
-    /// Texts to open; without one the sample is.
+    /// Texts to open. Without one the sample is opened at the first start, when nothing is in the
+    /// library.
     pub files: Vec<PathBuf>,
     /// Read them at once.
     pub reads: bool,
@@ -90,6 +91,8 @@ pub struct App {
     cancel_look: Arc<AtomicBool>,
     /// Ends the download that runs.
     cancel_pull: Arc<AtomicBool>,
+    /// Whether what is in the library decides what is shown.
+    awaits_library: bool,
     reads: bool,
     asks: Option<String>,
     exits: Option<usize>,
@@ -131,6 +134,7 @@ impl App {
             store: start.places.map(|places| Store::new(places, tell)),
             host: start.host,
             has_context_for_others,
+            awaits_library: false,
             reads: start.reads,
             asks: start.asks,
             exits: start.exits,
@@ -153,12 +157,16 @@ impl App {
             first.listen(move |files| outbox.send(Arrival::Handed(files)));
         }
         app.begin_serving();
-        app.with_library(|library| Some(files::list(&library)));
-        if start.files.is_empty() {
+        // Who waits for a document that can be read gets one.
+        let wants_sample = app.exits.is_some() || app.asks.is_some() || app.library.is_none();
+        if !start.files.is_empty() {
+            app.open_paths(start.files);
+        } else if wants_sample {
             app.open_sample();
         } else {
-            app.open_paths(start.files);
+            app.awaits_library = true;
         }
+        app.with_library(|library| Some(files::list(&library)));
         app
     }
 

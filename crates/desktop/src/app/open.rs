@@ -78,6 +78,15 @@ impl App {
                 document.title.clone_from(&new.name);
             }
         }
+        if !std::mem::take(&mut self.awaits_library) || !self.state.documents.is_empty() {
+            return;
+        }
+        if self.state.kept.is_empty() {
+            self.open_sample();
+        } else {
+            // What a narrow window shows at first.
+            self.state.pane = Pane::List;
+        }
     }
 
     /// A document is in the library, under this name.
