@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eframe::egui::ViewportBuilder;
-use longview_desktop::app::{App, Start};
+use longview_desktop::app::{App, END_PATIENCE, Start};
 use longview_desktop::dialogs::SystemDialogs;
 use longview_desktop::engine::local::{self, LocalOptions};
 use longview_desktop::engine::{Host, ModelSource};
@@ -114,6 +114,7 @@ fn run(args: Args, first: Option<First>) -> eframe::Result {
         exits: args.exits,
         asks: args.asks,
         exits_answered: args.exits_answered,
+        patience: END_PATIENCE,
     };
     let viewport = ViewportBuilder::default()
         .with_title(strings::APP)

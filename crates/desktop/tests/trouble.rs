@@ -1,16 +1,25 @@
 //! What goes wrong around the window: disks, models, the network, settings, and an end in the
 //! middle of something. Each message names the thing and what to do, and nothing is lost.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-use longview_desktop::document::Document;
-use longview_desktop::engine::{Failure, FailureKind};
+use longview_desktop::document::{Document, Stage};
+use longview_desktop::engine::local::{self, LocalOptions};
+use longview_desktop::engine::{EngineSetup, Engines, Failure, FailureKind};
+use longview_desktop::store::Places;
 use longview_desktop::strings;
 use longview_library::documents::{Documents, Id, NewDocument};
+use longview_startup::DeviceChoice;
 
+use crate::real::document;
 use crate::support::flow::{QUESTION, answered};
 use crate::support::script::Script;
 use crate::support::{NARROW, Setup, Window};
+
+/// Longer than the end of anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder that goes with the test.
 struct Folder(PathBuf);
@@ -39,6 +48,28 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Engines of the model that is chosen, on the CPU.
+fn engines(library: Option<&Documents>) -> Engines {
+    let make = local::engines(LocalOptions {
+        library: library.cloned(),
+        // What is kept on the way is another test's.
+        keep_every: Duration::from_secs(3600),
+        ..LocalOptions::default()
+    });
+    Arc::new(move |setup: &EngineSetup| {
+        make(&EngineSetup { device: DeviceChoice::Cpu, ..setup.clone() })
+    })
+}
+
+/// A window over the embedded model and the library.
+fn real(library: &Documents, file: Option<&Path>) -> Window {
+    let mut setup = Setup::over(engines(Some(library)));
+    setup.library = Some(library.clone());
+    setup.files = file.map(Path::to_owned).into_iter().collect();
+    setup.patience = PATIENCE;
+    setup.window()
 }
 
 /// A window over a script and the library.
@@ -181,6 +212,63 @@ fn a_system_without_dialogs_is_noticed() {
     let output = child.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn a_window_that_is_closed_while_it_reads_goes_on_at_the_next_start() {
+    let folder = Folder::new("quit");
+    let library = folder.library();
+    let text = "Once upon a time there was a harbour, and nobody spoke. ".repeat(400) + &document();
+    let file = folder.file("long.txt", &text);
+    let mut window = real(&library, Some(&file));
+    window.click(strings::READ);
+    let mut done = 0;
+    window.until("some of it is read", |window| {
+        if let Stage::Reading(reading) = &documents(window)[0].stage {
+            done = reading.progress.map_or(0, |progress| progress.done);
+        }
+        done >= 512
+    });
+    drop(window);
+    let kept = library.get(Id::of(text.as_bytes())).unwrap().unwrap();
+    let session = kept.sessions.first().expect("it is kept at the end");
+    assert!(session.n_tokens >= done && !session.is_complete(), "{done}: {session:?}");
+    let mut window = real(&library, None);
+    window.click_part("long, ");
+    window.wait_for(strings::READ_ON);
+    assert_eq!(documents(&window)[0].read_state().unwrap().tokens, session.n_tokens);
+}
+
+#[test]
+fn a_window_that_is_closed_while_it_answers_keeps_what_was_said() {
+    let folder = Folder::new("quit-answer");
+    let library = folder.library();
+    let start = |patience| {
+        let (script, open) = Script::new();
+        let mut setup = Setup::new(open);
+        setup.library = Some(library.clone());
+        setup.places = Some(Places::below(&folder.0));
+        setup.patience = patience;
+        (script, setup.window())
+    };
+    let (script, mut window) = start(PATIENCE);
+    window.click(strings::READ);
+    script.read(16);
+    window.click_part(QUESTION);
+    script.say(2);
+    window.wait_for("The special magic number");
+    // The step that is under way while the window closes.
+    let later = script.clone();
+    let step = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        later.say(1);
+    });
+    drop(window);
+    step.join().unwrap();
+    let (_script, mut window) = start(Duration::ZERO);
+    window.click_part(&format!("{}, ", strings::SAMPLE_TITLE));
+    window.wait_for("The special magic number is");
+    assert!(window.sees_part(QUESTION) && window.sees_part(strings::STOPPED));
 }
 
 #[test]

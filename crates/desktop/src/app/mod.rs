@@ -11,8 +11,9 @@ mod serve;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use eframe::egui::{self, Context};
 use longview_library::Library;
@@ -36,6 +37,9 @@ use crate::{files, strings, theme, views};
 const FIRST_BUDGETS: [usize; 2] = [512, 1024];
 /// Seconds for which a short message is shown.
 const TOAST_S: f64 = 4.0;
+/// How long the end of the program waits for the engine: it ends after its step, and keeps what was
+/// read. A large document takes a while to write; what was kept on the way is there in any case.
+pub const END_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a window begins.
 pub struct Start {
@@ -66,6 +70,8 @@ pub struct Start {
     pub exits: Option<usize>,
     /// Close the window after the first answer.
     pub exits_answered: bool,
+    /// How long the end of the window waits until what is read is kept.
+    pub patience: Duration,
 }
 
 /// The window.
@@ -98,6 +104,9 @@ pub struct App {
     exits: Option<usize>,
     exits_answered: bool,
     has_answered: bool,
+    patience: Duration,
+    /// Whether later starts get a window of their own, because this one goes.
+    is_closing: Arc<AtomicBool>,
     /// The document whose last question is asked again once its answer has stopped.
     asks_again: Option<DocumentId>,
     /// A short message for the next frame.
@@ -140,6 +149,8 @@ impl App {
             exits: start.exits,
             exits_answered: start.exits_answered,
             has_answered: false,
+            patience: start.patience,
+            is_closing: Arc::default(),
             asks_again: None,
             said: None,
             outbox,
@@ -154,7 +165,14 @@ impl App {
         };
         if let Some(first) = start.first {
             let outbox = app.outbox.clone();
-            first.listen(move |files| outbox.send(Arrival::Handed(files)));
+            let is_closing = Arc::clone(&app.is_closing);
+            first.listen(move |files| {
+                let is_there = !is_closing.load(Ordering::Relaxed);
+                if is_there {
+                    outbox.send(Arrival::Handed(files));
+                }
+                is_there
+            });
         }
         app.begin_serving();
         // Who waits for a document that can be read gets one.
@@ -467,9 +485,19 @@ impl App {
 }
 
 impl Drop for App {
+    /// What is read is kept as far as it is, and what is said of an answer, before all ends.
     fn drop(&mut self) {
+        self.is_closing.store(true, Ordering::Relaxed);
         if let Some(host) = &self.host {
             host.end();
+        }
+        // An engine that does nothing has nothing to keep, and one that opens cannot be stopped.
+        let is_busy = self.state.is_busy();
+        self.worker.finish(if is_busy { self.patience } else { Duration::ZERO });
+        while let Some(event) = self.worker.next_event() {
+            if let Event::Step(..) = event {
+                self.heard(event);
+            }
         }
     }
 }
@@ -511,6 +539,10 @@ impl eframe::App for App {
         let is_answered = self.exits_answered && is_over;
         if is_answered || self.exits.is_some_and(|n| self.has_started(n)) {
             ctx.send_viewport_cmd(egui::ViewportCommand::Close);
+        }
+        if ctx.input(|input| input.viewport().close_requested()) {
+            // What is still to be kept is kept out of sight.
+            ctx.send_viewport_cmd(egui::ViewportCommand::Visible(false));
         }
         if let Some(text) = self.said.take() {
             self.toast(ctx, text);

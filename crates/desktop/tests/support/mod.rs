@@ -88,6 +88,8 @@ pub struct Setup {
     pub models: Option<Arc<Library>>,
     pub places: Option<Places>,
     pub host: Option<Host>,
+    /// How long its end waits for the engine. Scripts let no step happen that no test asks for.
+    pub patience: Duration,
     pub size: Vec2,
     pub theme: Theme,
     pub allows_missing_glyphs: bool,
@@ -112,6 +114,7 @@ impl Setup {
             models: None,
             places: None,
             host: None,
+            patience: Duration::ZERO,
             size: WIDE,
             theme: Theme::Light,
             allows_missing_glyphs: false,
@@ -137,6 +140,7 @@ impl Setup {
             asks: None,
             exits: None,
             exits_answered: false,
+            patience: self.patience,
         };
         let mut builder = Harness::builder()
             .with_size(size)
