@@ -15,7 +15,7 @@ use longview_scheduler::SessionFile;
 use crate::document::Exchange;
 use crate::engine::{DocumentId, Failure, FailureKind, ModelSource, Serving, Wake};
 use crate::fit::{LocalModel, Offer, Pull};
-use crate::{store, strings};
+use crate::{refusals, store, strings};
 
 /// Larger files are no documents: no model here reads so much.
 const MOST_BYTES: u64 = 64 << 20;
@@ -170,7 +170,7 @@ pub fn change(
 
 /// What went wrong with the library.
 pub fn refused(error: &DocumentsError) -> Arrival {
-    Arrival::Failed(Failure { kind: FailureKind::NotKept, message: error.to_string() })
+    Arrival::Failed(Failure { kind: FailureKind::NotKept, message: refusals::documents(error) })
 }
 
 /// Where arrivals go.
@@ -304,7 +304,7 @@ fn text_of_session(path: &Path) -> Result<String, String> {
     let note = SessionFile::open(&source)
         .and_then(SessionFile::read)
         .and_then(|mut file| file.content())
-        .map_err(|error| error.to_string())?
+        .map_err(|error| refusals::session(&error))?
         .note;
     let note: serde_json::Value = serde_json::from_slice(&note).unwrap_or_default();
     match note.get("document").and_then(|text| text.as_str()) {

@@ -17,6 +17,7 @@ pub mod files;
 pub mod fit;
 pub mod instance;
 pub mod models;
+pub mod refusals;
 mod sample;
 pub mod settings;
 pub mod state;

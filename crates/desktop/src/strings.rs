@@ -1,5 +1,5 @@
 //! What the window says, in English. All of it is here, so that it can be read and translated in
-//! one place.
+//! one place; what others refuse is in [`crate::refusals`].
 
 #![expect(missing_docs, reason = "a text says itself what it says")]
 

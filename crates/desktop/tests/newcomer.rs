@@ -225,8 +225,10 @@ fn a_name_that_another_document_has_cannot_be_given() {
     let is_button = |node: &&egui_kittest::Node<'_>| node.accesskit_node().role() == Role::Button;
     let button = buttons.iter().find(is_button).expect("a button");
     assert!(button.accesskit_node().is_disabled());
+    replace(&mut window, strings::NEW_NAME, "-x");
+    window.wait_for_part("cannot be a name: it begins with a dash.");
     replace(&mut window, strings::NEW_NAME, "A sample");
-    assert!(!window.sees(strings::NAME_TAKEN));
+    assert!(!window.sees(strings::NAME_TAKEN) && !window.sees_part("cannot be a name"));
     window.click_last(strings::RENAME);
     window.until("the new name", |window| documents(window)[0].title == "A sample");
     std::fs::remove_dir_all(folder).unwrap();

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use eframe::egui::accesskit::Role;
+use egui_kittest::kittest::Queryable as _;
 use longview_desktop::document::{Document, Stage};
 use longview_desktop::engine::local::{self, LocalOptions};
 use longview_desktop::engine::{EngineSetup, Engines, Failure, FailureKind};
 use longview_desktop::store::Places;
 use longview_desktop::strings;
 use longview_library::documents::{Documents, Id, NewDocument};
+use longview_library::{Library, Patience, Settings};
 use longview_startup::DeviceChoice;
 
 use crate::real::document;
@@ -212,6 +215,34 @@ fn a_system_without_dialogs_is_noticed() {
     let output = child.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn without_a_network_the_window_says_what_to_look_at() {
+    let folder = Folder::new("network");
+    // Nobody listens at a port that was just free.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut settings = Settings::from_variables(false, |name| match name {
+        "HF_HOME" => Some((&folder.0).into()),
+        "HF_ENDPOINT" => Some(format!("http://127.0.0.1:{port}").into()),
+        _ => None,
+    })
+    .unwrap();
+    settings.patience = Patience { pause: Duration::from_millis(10), ..settings.patience };
+    let (_script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.models = Some(Arc::new(Library::new(settings)));
+    let mut window = setup.window();
+    window.wait_for(strings::READ);
+    window.click(strings::MODELS);
+    window.click_part(&format!("{}: ", strings::DETAILS));
+    window.wait_for_part("Check the connection to the internet, and try again.");
+    assert!(window.sees_part(&format!("127.0.0.1:{port}")) && !window.sees_part("os error"));
+    let field = window.0.get_by_role_and_label(Role::TextInput, strings::MODEL_NAME);
+    field.set_text_value_accesskit("org/no name");
+    window.0.run_ok();
+    window.click(strings::FIND_MODEL);
+    window.wait_for_part("org/no name: is no name of a model");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::engine::ModelSource;
 use crate::files::Arrival;
 use crate::models::{self, Look, Offer, Pull};
 use crate::state::Dialog;
-use crate::strings;
+use crate::{refusals, strings};
 
 impl App {
     pub(super) fn show_dialog(&mut self, dialog: Option<Dialog>) {
@@ -157,7 +157,7 @@ impl App {
             let removed =
                 name.parse().map_err(|error: longview_library::NameError| error.to_string());
             let removed = removed
-                .and_then(|parsed| library.remove(&parsed).map_err(|error| error.to_string()));
+                .and_then(|parsed| library.remove(&parsed).map_err(|e| refusals::models(&e)));
             if let Err(why) = removed {
                 told.send(Arrival::Looked(name, Err(why)));
             }
