@@ -9,8 +9,6 @@ use crate::files::{KeptDocument, Piece, Purpose};
 use crate::models::Models;
 use crate::settings::Settings;
 
-/// Budgets that can be chosen.
-pub const BUDGETS: std::ops::RangeInclusive<usize> = 128..=8192;
 /// What a person did.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -165,6 +163,8 @@ pub struct Notice {
     pub id: usize,
     /// What it is about.
     pub failure: Failure,
+    /// Whether there is no engine after it.
+    pub is_end: bool,
 }
 
 /// What the views share and change.

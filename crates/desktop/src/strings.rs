@@ -167,7 +167,8 @@ pub const ENDING: &str = "Ending";
 pub const DOWNLOAD_KEPT: &str = "What came is kept: the download goes on from there.";
 pub const CHOOSE_MODEL: &str = "Choose a chat model";
 pub const USE_BUILT_IN: &str = "Use the built-in model";
-pub const NO_PLACE_FOR_MODELS: &str = "This system names no folder for models; set HF_HOME to one.";
+pub const NO_PLACE_FOR_MODELS: &str = "There is no place for models. A message above the document \
+    says why.";
 pub const NO_DIALOG_FOR_MODELS: &str = "No file dialog can be opened here. Type the path of the \
     folder or the GGUF file above, and press Find.";
 pub const REALLY_DELETE_MODEL: &str = "Delete this model?";
@@ -195,7 +196,8 @@ pub const FIRST_BUDGET: &str = "Budget at the start";
 pub const FIRST_BUDGET_HELP: &str = "Tokens (pieces of words) that each step of an answer looks \
     at: more is slower and leaves out less.";
 pub const DEVICE_LIMIT: &str = "Limit of device memory, in GiB";
-pub const DEVICE_LIMIT_HELP: &str = "What does not fit into it is refused before it is read.";
+pub const DEVICE_LIMIT_HELP: &str = "What does not fit into it is refused before it is read. Model \
+    and work have to fit, so less than 1 GiB is of little use.";
 pub const DISK_LIMIT: &str = "Limit of the library, in GiB";
 pub const DISK_LIMIT_HELP: &str = "Above it, what was read longest ago goes; texts and pinned \
     documents stay.";
@@ -536,6 +538,11 @@ pub fn passage(rank: usize, quote: &str, weight: f64) -> String {
     format!("Passage {rank}, {}: {quote}", percent(weight))
 }
 
+/// Where settings are that could not be understood.
+pub fn settings_aside(path: &str) -> String {
+    format!("What was there is kept in {path}")
+}
+
 pub fn exported(path: &str) -> String {
     format!("Saved as {path}.")
 }
@@ -635,20 +642,37 @@ pub fn failure(kind: FailureKind) -> (&'static str, &'static str) {
             "The device was lost",
             "Ask again: the device is opened anew, and the document is still there.",
         ),
-        FailureKind::OutOfMemory => {
-            ("Out of memory", "Choose a shorter document, or close other programs.")
-        }
+        FailureKind::OutOfMemory => (
+            "Out of memory",
+            "Choose a shorter document or a smaller model, close other programs, or raise the \
+             limit of device memory in Settings, Advanced, if you have set one.",
+        ),
         FailureKind::TooLong => {
             ("The document is too long for this model", "Choose a shorter one.")
         }
         FailureKind::Model => (
             "This model cannot be used",
-            "Use a Hugging Face folder in safetensors, or a GGUF file, of a supported model.",
+            "Choose another one: a model that Models suggests, a Hugging Face folder in \
+             safetensors, or a GGUF file.",
         ),
         FailureKind::NotKept => (
             "The library has a problem",
             "What is open can be asked about. It may have to be read again at the next start.",
         ),
+        FailureKind::NoLibrary => {
+            ("Documents are not kept", "They can be read and asked until the window is closed.")
+        }
+        FailureKind::NotSaved => (
+            "Settings and questions cannot be saved",
+            "They are there until the window is closed. Look whether the disk is full, and whether \
+             Longview may write to that folder.",
+        ),
+        FailureKind::Settings => {
+            ("The settings could not be understood", "They are as at the first start.")
+        }
+        FailureKind::NoModels => {
+            ("Models cannot be downloaded", "Mend that, and start Longview again. All else works.")
+        }
         FailureKind::NoDialog => (
             "No file can be chosen here",
             "Drop files or a folder onto this window, or name them when you start it: \

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eframe::egui::accesskit::Role;
-use egui_kittest::kittest::Queryable as _;
+use egui_kittest::kittest::{NodeT as _, Queryable as _};
 use longview_desktop::document::{Document, Stage};
 use longview_desktop::engine::local::{self, LocalOptions};
-use longview_desktop::engine::{EngineSetup, Engines, Failure, FailureKind};
+use longview_desktop::engine::{EngineSetup, Engines, Failure, FailureKind, ModelSource};
 use longview_desktop::store::Places;
 use longview_desktop::strings;
 use longview_library::documents::{Documents, Id, NewDocument};
@@ -218,6 +218,51 @@ fn a_system_without_dialogs_is_noticed() {
 }
 
 #[test]
+fn what_could_not_be_had_at_the_start_is_told() {
+    let (_script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    let said = [
+        (FailureKind::NoLibrary, "/books: holds other files, and is no library."),
+        (FailureKind::NoModels, "The environment variable HF_ENDPOINT must be one."),
+        (FailureKind::Settings, "What was there is kept in /home/anna/desktop.damaged.json"),
+    ];
+    for (kind, message) in said {
+        setup.failures.push(Failure { kind, message: message.to_owned() });
+    }
+    let mut window = setup.window();
+    window.wait_for(strings::READ);
+    for (kind, message) in said {
+        assert!(window.sees(strings::failure(kind).0) && window.sees_part(message), "{message}");
+    }
+}
+
+#[test]
+fn a_damaged_model_is_refused_by_its_name_and_another_one_is_at_hand() {
+    let broken = PathBuf::from("tests/files/truncated.gguf");
+    let (_script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.chosen.model = Some(broken.clone());
+    let mut window = setup.window();
+    window.wait_for(strings::READ);
+    window.click(strings::MODELS);
+    window.click(strings::CHOOSE_GGUF);
+    window.wait_for_part("tests/files/truncated.gguf: truncated: ");
+    assert!(window.sees_part("download it again"));
+    assert!(window.0.state().state().model().is_some(), "the one before is still there");
+    drop(window);
+    // One that was right when it was chosen.
+    let mut setup = Setup::over(engines(None));
+    setup.settings.use_model(ModelSource::Path(broken));
+    let mut window = setup.window();
+    window.wait_for(strings::failure(FailureKind::Model).0);
+    assert!(window.sees_part("tests/files/truncated.gguf: truncated: "));
+    window.picture("damaged_model");
+    window.click(strings::USE_BUILT_IN);
+    window.wait_for(strings::READ);
+    assert_eq!(notices(&window), []);
+}
+
+#[test]
 fn without_a_network_the_window_says_what_to_look_at() {
     let folder = Folder::new("network");
     // Nobody listens at a port that was just free.
@@ -243,6 +288,47 @@ fn without_a_network_the_window_says_what_to_look_at() {
     window.0.run_ok();
     window.click(strings::FIND_MODEL);
     window.wait_for_part("org/no name: is no name of a model");
+}
+
+#[test]
+fn absurd_settings_are_taken_as_far_as_they_make_sense() {
+    let folder = Folder::new("absurd");
+    let places = Places::below(&folder.0);
+    std::fs::create_dir_all(&places.config).unwrap();
+    let kept = |budget: &str| {
+        let text = format!(
+            "{{\"budget\": {budget}, \"device_memory\": 1048576, \"scale\": 100000, \
+             \"policy\": \"of-tomorrow\", \"disk_quota\": 1}}"
+        );
+        std::fs::write(places.config.join("desktop.json"), text).unwrap();
+        let (settings, aside) = places.settings();
+        assert_eq!(aside, None);
+        settings
+    };
+    for (budget, taken) in [("0", 128), ("18446744073709551615", 8192)] {
+        let mut setup = Setup::over(engines(None));
+        setup.settings = kept(budget);
+        setup.settings.scale = 100;
+        let mut window = setup.window();
+        assert_eq!(window.0.state().state().budget, taken);
+        window.wait_for(strings::failure(FailureKind::OutOfMemory).0);
+        let told = notices(&window);
+        assert!(told[0].message.contains("1.0 MiB are free"), "{told:?}");
+        assert!(!told[0].message.contains("--"), "no options: {told:?}");
+        window.click_last(strings::SETTINGS);
+        window.wait_for(strings::SAVE);
+        // In sight at once, and no absence of a limit.
+        let limit = window.0.get_by_role_and_label(Role::SpinButton, strings::DEVICE_LIMIT);
+        assert_eq!(limit.accesskit_node().value().as_deref(), Some("1.0 MiB"));
+        limit.set_value_accesskit(2.0);
+        window.0.run_ok();
+        window.click(strings::SAVE);
+        window.click(strings::READ);
+        window.wait_for_part("read in");
+        window.click_part(QUESTION);
+        window.wait_for(strings::ASK_AGAIN);
+        assert!(window.sees_part("Looked at"), "{:?}", notices(&window));
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl App {
         self.keep_settings();
         ctx.set_theme(settings.theme());
         ctx.set_zoom_factor(settings.zoom());
-        if let Some(budget) = settings.budget.filter(|_| settings.budget != before.budget) {
+        if let Some(budget) = settings.budget().filter(|_| settings.budget != before.budget) {
             (self.state.budget, self.state.budget_is_chosen) = (budget, true);
         }
         if settings.disk_quota != before.disk_quota {

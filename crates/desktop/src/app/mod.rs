@@ -62,6 +62,8 @@ pub struct Start {
     pub places: Option<Places>,
     /// What serves the library to other programs, with the engines.
     pub host: Option<Host>,
+    /// What of this could not be had, and why.
+    pub failures: Vec<Failure>,
     /// The right to be the first window, to hear of later starts.
     pub first: Option<First>,
     /// Ask this once the first document is read.
@@ -128,7 +130,7 @@ impl App {
         let outbox = Outbox { sender, wake: Arc::clone(&wake) };
         let told = outbox.clone();
         let tell = move |message| {
-            told.send(Arrival::Failed(Failure { kind: FailureKind::NotKept, message }));
+            told.send(Arrival::Failed(Failure { kind: FailureKind::NotSaved, message }));
         };
         let open = (start.engines)(&start.settings.setup());
         let has_context_for_others = start.settings.serve.on;
@@ -174,6 +176,7 @@ impl App {
                 is_there
             });
         }
+        start.failures.into_iter().for_each(|failure| app.notice(failure, false));
         app.begin_serving();
         // Who waits for a document that can be read gets one.
         let wants_sample = app.exits.is_some() || app.asks.is_some() || app.library.is_none();
@@ -215,7 +218,7 @@ impl App {
         self.worker = Worker::start(&open, &self.wake);
         self.tasks.clear();
         self.state.engine = EngineState::Opening;
-        self.state.notices.retain(|notice| !notice.failure.kind.is_end());
+        self.state.notices.retain(|notice| !notice.is_end);
         if let Some(held) = self.held.take() {
             self.stand_in_line(held, 0);
         }
@@ -231,9 +234,9 @@ impl App {
         }
     }
 
-    fn notice(&mut self, failure: Failure) {
+    fn notice(&mut self, failure: Failure, is_end: bool) {
         self.state.notices.retain(|notice| notice.failure != failure);
-        self.state.notices.push(Notice { id: self.next_notice, failure });
+        self.state.notices.push(Notice { id: self.next_notice, failure, is_end });
         self.next_notice += 1;
     }
 
@@ -332,7 +335,7 @@ impl App {
             Arrival::Library(kept) => self.listed(kept),
             Arrival::Saved(path) => self.toast(ctx, strings::exported(&path)),
             Arrival::Serving(serving) => self.serving(ctx, serving),
-            Arrival::Failed(failure) => self.notice(failure),
+            Arrival::Failed(failure) => self.notice(failure, false),
         }
     }
 
@@ -393,7 +396,7 @@ impl App {
                     self.open_what_was_read();
                 }
                 self.state.focuses_question = self.state.current == Some(id);
-                not_kept.into_iter().for_each(|failure| self.notice(failure));
+                not_kept.into_iter().for_each(|failure| self.notice(failure, false));
                 if is_complete && self.state.current == Some(id) {
                     self.ask_first();
                 }
@@ -445,7 +448,7 @@ impl App {
             document.stage = Stage::Planned;
             self.state.line.retain(|waiting| *waiting != id);
         }
-        self.notice(failure);
+        self.notice(failure, false);
         self.serve_line();
     }
 
@@ -453,7 +456,8 @@ impl App {
     fn ended(&mut self, failure: Failure) {
         self.state.engine = EngineState::Gone;
         self.tasks.clear();
-        let (title, _) = strings::failure(failure.kind);
+        let kind = failure.kind.of_end();
+        let (title, _) = strings::failure(kind);
         for document in &mut self.state.documents {
             for reply in document.replies_mut().filter(|reply| reply.task.is_some()) {
                 reply.fail(title);
@@ -462,10 +466,7 @@ impl App {
                 document.stage = Stage::Planned;
             }
         }
-        // What a person can choose otherwise keeps its name.
-        let is_known = failure.kind.is_end();
-        let kind = if is_known { failure.kind } else { FailureKind::EngineStopped };
-        self.notice(Failure { kind, ..failure });
+        self.notice(Failure { kind, ..failure }, true);
     }
 
     /// Whether the engine is there and has looked at so many documents.
@@ -513,7 +514,7 @@ fn first_state(settings: Settings) -> State {
         models: Models::default(),
         current: None,
         notices: Vec::new(),
-        budget: settings.budget.unwrap_or(FIRST_BUDGETS[0]),
+        budget: settings.budget().unwrap_or(FIRST_BUDGETS[0]),
         budget_is_chosen: settings.budget.is_some(),
         settings,
         serving: None,

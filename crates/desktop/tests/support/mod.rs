@@ -18,7 +18,7 @@ use egui_kittest::{Harness, Node};
 use egui_system_font_provider::SystemFontProvider;
 use longview_desktop::app::{App, Start};
 use longview_desktop::dialogs::{Dialogs, NoDialog};
-use longview_desktop::engine::{Engines, Host, OpenEngine};
+use longview_desktop::engine::{Engines, Failure, Host, OpenEngine};
 use longview_desktop::settings::Settings;
 use longview_desktop::store::Places;
 use longview_desktop::strings;
@@ -88,6 +88,7 @@ pub struct Setup {
     pub models: Option<Arc<Library>>,
     pub places: Option<Places>,
     pub host: Option<Host>,
+    pub failures: Vec<Failure>,
     /// How long its end waits for the engine. Scripts let no step happen that no test asks for.
     pub patience: Duration,
     pub size: Vec2,
@@ -114,6 +115,7 @@ impl Setup {
             models: None,
             places: None,
             host: None,
+            failures: Vec::new(),
             patience: Duration::ZERO,
             size: WIDE,
             theme: Theme::Light,
@@ -136,6 +138,7 @@ impl Setup {
             models: self.models,
             places: self.places,
             host: self.host,
+            failures: self.failures,
             first: None,
             asks: None,
             exits: None,
