@@ -79,12 +79,16 @@ pub enum Arrival {
     Chosen(ModelSource),
     /// A document is in the library, under this name.
     Kept(DocumentId, Id, String),
+    /// The library does not take it.
+    NotKept(DocumentId, Failure),
     /// What is in the library.
     Library(Vec<KeptDocument>),
     /// Answers were saved under this name.
     Saved(String),
     /// Whether the library is served.
     Serving(Serving),
+    /// Something that is worth a short message.
+    Said(String),
     /// Something went wrong.
     Failed(Failure),
 }
@@ -147,7 +151,11 @@ pub fn keep(
     };
     match added {
         Ok(kept) => Arrival::Kept(document, kept.id, kept.name),
-        Err(error) => refused(&error),
+        // Where nothing can be written, what is there can still be opened.
+        Err(error) => match known() {
+            Some(kept) => Arrival::Kept(document, kept.id, kept.name),
+            None => Arrival::NotKept(document, failure_of(&error)),
+        },
     }
 }
 
@@ -155,6 +163,15 @@ pub fn keep(
 pub fn source(title: &str, text: &str) -> Source {
     let kind = Path::new(title).extension().and_then(|kind| kind.to_str()).unwrap_or("txt");
     Source { name: title.to_owned(), kind: kind.to_owned(), bytes: text.len() as u64, pages: None }
+}
+
+/// Moves aside what is damaged in a library, as `longview kv check --repair` does.
+pub fn repair(library: &Documents) -> Result<(), DocumentsError> {
+    let mut verify = |path: &Path| {
+        let source = FileSource::open(path).map_err(|error| error.to_string())?;
+        SessionFile::open(&source).map(drop).map_err(|error| error.to_string())
+    };
+    library.check(true, &mut verify).map(drop)
 }
 
 /// Does something with the library and lists it again.
@@ -168,9 +185,15 @@ pub fn change(
     }
 }
 
+fn failure_of(error: &DocumentsError) -> Failure {
+    let is_damaged = matches!(error, DocumentsError::Damaged { .. });
+    let kind = if is_damaged { FailureKind::Damaged } else { FailureKind::NotKept };
+    Failure { kind, message: refusals::documents(error) }
+}
+
 /// What went wrong with the library.
 pub fn refused(error: &DocumentsError) -> Arrival {
-    Arrival::Failed(Failure { kind: FailureKind::NotKept, message: refusals::documents(error) })
+    Arrival::Failed(failure_of(error))
 }
 
 /// Where arrivals go.

@@ -42,6 +42,10 @@ pub enum Action {
     CloseDocument(DocumentId),
     /// Reads the document that is shown, or what is left of it.
     Read,
+    /// Keeps what was read of the document that is shown, which could not be kept before.
+    KeepAgain,
+    /// Saves settings and conversations, which could not be saved before.
+    SaveAgain,
     /// Takes a document out of the line of those that are to be read.
     LeaveLine(DocumentId),
     /// Lets reading wait, or go on.
@@ -100,6 +104,8 @@ pub enum Action {
     Serve(Serve),
     /// Starts an engine in place of one that ended.
     Restart,
+    /// Moves aside what is damaged in the library.
+    Repair,
     /// Removes a message.
     Dismiss(usize),
 }

@@ -84,6 +84,9 @@ pub const PLAN_CONTEXT: &str = "Context";
 pub const PLAN_TOKENS: &str = "Document";
 pub const PLAN_TOKENS_HELP: &str = "A token is a word, or a piece of one: what a model reads.";
 pub const NOT_READ: &str = "Not read yet";
+pub const NOT_IN_LIBRARY: &str = "What was read is not in the library. It is gone when the window \
+    closes, or another document is read.";
+pub const KEEP_NOW: &str = "Keep it now";
 pub const TEXT_OF_DOCUMENT: &str = "Text of the document";
 
 // Questions and answers.
@@ -216,7 +219,6 @@ pub const SERVE_KEY: &str = "API key (optional)";
 pub const SERVE_NEEDS_KEY: &str = "Every request needs the API key.";
 pub const SERVE_STARTING: &str = "Starting when the engine is there";
 pub const SERVE_ENDING: &str = "Ending: what runs has two seconds";
-pub const SERVE_AGAIN: &str = "Try again";
 pub const SERVE_TRY: &str = "Try it in a terminal:";
 pub const COPY_ADDRESS: &str = "Copy the address";
 pub const COPY_LINE: &str = "Copy the line";
@@ -289,6 +291,9 @@ pub const NOTHING_READ: &str = "Nothing is read yet.";
 pub const DISMISS: &str = "Dismiss";
 pub const DISMISS_ALL: &str = "Dismiss all messages";
 pub const START_AGAIN: &str = "Start the engine again";
+pub const TRY_AGAIN: &str = "Try again";
+pub const REPAIR: &str = "Repair the library";
+pub const REPAIRED: &str = "The library is repaired.";
 pub const NO_DIALOG: &str = "This system has no file dialog: neither a desktop portal nor zenity \
     answers.";
 pub const NOT_TEXT: &str = "is no text in UTF-8, nor in another encoding. Save it as plain text \
@@ -657,15 +662,21 @@ pub fn failure(kind: FailureKind) -> (&'static str, &'static str) {
         ),
         FailureKind::NotKept => (
             "The library has a problem",
-            "What is open can be asked about. It may have to be read again at the next start.",
+            "What is open can be asked about. What is not kept has to be read again at the next \
+             start.",
         ),
         FailureKind::NoLibrary => {
             ("Documents are not kept", "They can be read and asked until the window is closed.")
         }
+        FailureKind::Damaged => (
+            "The library is damaged",
+            "To repair it moves what is damaged aside and keeps all else. If a document is gone \
+             then, open the file again that it came from.",
+        ),
         FailureKind::NotSaved => (
             "Settings and questions cannot be saved",
             "They are there until the window is closed. Look whether the disk is full, and whether \
-             Longview may write to that folder.",
+             Longview may write to that folder. Then try again.",
         ),
         FailureKind::Settings => {
             ("The settings could not be understood", "They are as at the first start.")

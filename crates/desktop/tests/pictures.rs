@@ -432,6 +432,23 @@ fn too_little_memory_and_too_little_disk() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+#[test]
+fn what_was_read_and_is_not_kept() {
+    let folder = std::env::temp_dir().join(format!("longview-unkept-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("Lanterns.txt");
+    std::fs::write(&file, "It cannot be kept where there is no room. ".repeat(20)).unwrap();
+    let (script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.files = vec![file];
+    let mut window = setup.window();
+    window.click(strings::READ);
+    script.read(1);
+    window.wait_for(strings::KEEP_NOW);
+    window.picture("not_kept");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 fn damaged(theme: Theme, name: &str) {
     let (_script, open) = Script::new();
     let mut setup = Setup::new(open);

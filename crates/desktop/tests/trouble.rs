@@ -217,6 +217,170 @@ fn a_system_without_dialogs_is_noticed() {
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
+/// A library in which nothing can be written: its lock cannot be opened. Tests may run as root, for
+/// whom modes of files mean nothing.
+fn close_library(folder: &Folder) {
+    let lock = folder.0.join("library/locks/library.lock");
+    let _ = std::fs::remove_file(&lock);
+    std::fs::create_dir(lock).unwrap();
+}
+
+#[test]
+fn a_library_that_cannot_be_written_is_read() {
+    let folder = Folder::new("read-only");
+    let library = folder.library();
+    let file = folder.file("harbours.txt", &document());
+    let mut window = real(&library, Some(&file));
+    window.click(strings::READ);
+    window.wait_for_part("read in");
+    drop(window);
+    close_library(&folder);
+    // From its file as well as from the list.
+    for file in [Some(&*file), None] {
+        let mut window = real(&library, file);
+        window.click_part("harbours, ");
+        window.wait_for_part("opened in");
+        assert_eq!(notices(&window), [], "nothing is wrong with it");
+    }
+    // What is not there is read and asked, and the window says why it is not kept.
+    let new = folder.file("new.txt", &format!("It is new. {}", document()));
+    let mut window = real(&library, Some(&new));
+    window.wait_for(strings::failure(FailureKind::NotKept).0);
+    assert!(window.sees_part("library.lock: cannot be opened"));
+    window.click(strings::READ);
+    window.wait_for_part("read in");
+    window.wait_for(strings::NOT_IN_LIBRARY);
+    window.click_part("What is the special magic number for amber-lantern");
+    window.wait_for(strings::ASK_AGAIN);
+    assert!(window.sees_part("5828235."), "the right number");
+    // Still nothing can be written; then it can.
+    window.click(strings::DISMISS);
+    window.click(strings::KEEP_NOW);
+    window.wait_for(strings::failure(FailureKind::NotKept).0);
+    std::fs::remove_dir(folder.0.join("library/locks/library.lock")).unwrap();
+    window.click(strings::KEEP_NOW);
+    window.until("it is in the library", |_| {
+        let list = library.list().unwrap();
+        list.iter().any(|d| d.name == "new" && d.sessions.iter().any(|s| s.is_complete()))
+    });
+    window.until("nothing to keep", |window| !window.sees(strings::KEEP_NOW));
+    assert_eq!(notices(&window), []);
+    drop(window);
+    let mut window = real(&library, None);
+    window.click_part("new, ");
+    window.wait_for_part("opened in");
+}
+
+#[test]
+fn a_session_file_is_opened_beside_a_library_that_cannot_be_written() {
+    let folder = Folder::new("session");
+    let first = Documents::open(&folder.0.join("first")).unwrap();
+    let mut window = real(&first, Some(&folder.file("harbours.txt", &document())));
+    window.click(strings::READ);
+    window.wait_for_part("read in");
+    drop(window);
+    let kept = first.list().unwrap().remove(0);
+    let session = folder.0.join("harbours.lvs");
+    std::fs::copy(first.session_path(&kept.sessions[0]), &session).unwrap();
+    let library = folder.library();
+    close_library(&folder);
+    let mut window = real(&library, Some(&session));
+    window.wait_for_part("opened in");
+}
+
+#[test]
+fn a_limit_of_the_library_is_told_by_its_name() {
+    let folder = Folder::new("quota");
+    let library = folder.library();
+    library.set_quota(Some(1000)).unwrap();
+    let mut window = real(&library, Some(&folder.file("harbours.txt", &document())));
+    window.click(strings::READ);
+    window.wait_for_part("read in");
+    window.wait_for_part("the library may hold 1000 B");
+    let told = notices(&window);
+    assert!(told[0].message.contains("\"Limit of the library\" in Settings"), "{told:?}");
+    assert!(strings::DISK_LIMIT.starts_with("Limit of the library"));
+    // An answer does not make it another text.
+    window.click_part("What is the special magic number for amber-lantern");
+    window.wait_for(strings::ASK_AGAIN);
+    library.set_quota(None).unwrap();
+    window.click(strings::KEEP_NOW);
+    window.until("it is in the library", |_| {
+        library.list().unwrap()[0].sessions.iter().any(|session| session.is_complete())
+    });
+    window.until("nothing to keep", |window| !window.sees(strings::KEEP_NOW));
+    assert_eq!(notices(&window), []);
+    drop(window);
+    let mut window = real(&library, None);
+    window.click_part("harbours, ");
+    window.wait_for_part("opened in");
+    window.click_part("What is the special magic number for amber-lantern");
+    window.wait_for(strings::ASK_AGAIN);
+    assert!(window.sees_part("5828235."), "the right number");
+}
+
+#[test]
+fn questions_that_could_not_be_saved_are_saved_later() {
+    let folder = Folder::new("unsaved");
+    let library = folder.library();
+    let places = Places::below(&folder.0);
+    // A file where the folder of the conversations is to be.
+    std::fs::write(&places.conversations, "").unwrap();
+    let start = || {
+        let (script, open) = Script::new();
+        let mut setup = Setup::new(open);
+        setup.library = Some(library.clone());
+        setup.places = Some(places.clone());
+        (script, setup.window())
+    };
+    let (script, mut window) = start();
+    window.click(strings::READ);
+    script.read(16);
+    window.click_part(QUESTION);
+    script.say(4);
+    window.wait_for(strings::failure(FailureKind::NotSaved).0);
+    window.click(strings::TRY_AGAIN);
+    window.wait_for(strings::failure(FailureKind::NotSaved).0);
+    std::fs::remove_file(&places.conversations).unwrap();
+    window.click(strings::TRY_AGAIN);
+    let id = window.0.state().state().documents[0].kept.unwrap();
+    window.until("what was asked is on the disk", |_| places.conversation(id).len() == 1);
+    assert_eq!(notices(&window), []);
+}
+
+#[test]
+fn a_damaged_library_is_repaired_from_the_window() {
+    let folder = Folder::new("damaged");
+    let library = folder.library();
+    let (damaged, _) = (put(&library, "Letters"), put(&library, "Log of the brig"));
+    let path = folder.0.join(format!("library/texts/{damaged}.txt"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("told", "TOLD")).unwrap();
+    let (_script, mut window) = scripted(&library);
+    window.click_part("Letters, ");
+    window.wait_for(strings::failure(FailureKind::Damaged).0);
+    assert!(window.sees_part("the text is not as it was written"));
+    window.click(strings::REPAIR);
+    window.wait_for(strings::REPAIRED);
+    window.until("the list without it", |window| window.0.state().state().kept.len() == 1);
+    assert_eq!(notices(&window), []);
+    let aside = std::fs::read_dir(folder.0.join("library/damaged")).unwrap().count();
+    assert!(aside > 0, "nothing is deleted");
+    drop(window);
+    // The list itself, and the one before it.
+    for name in ["manifest.json", "manifest.old.json"] {
+        std::fs::write(folder.0.join("library").join(name), "{").unwrap();
+    }
+    let (_script, mut window) = scripted(&library);
+    window.wait_for(strings::failure(FailureKind::Damaged).0);
+    assert!(documents(&window).is_empty(), "no sample in place of what was there");
+    window.click(strings::REPAIR);
+    // Names are in the list alone.
+    window.until("the text again", |window| window.0.state().state().kept.len() == 1);
+    let id = window.0.state().state().kept[0].id;
+    assert_eq!(library.text(id).unwrap(), "Log of the brig, and what is told there.");
+}
+
 #[test]
 fn what_could_not_be_had_at_the_start_is_told() {
     let (_script, open) = Script::new();

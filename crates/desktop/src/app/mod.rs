@@ -111,6 +111,8 @@ pub struct App {
     is_closing: Arc<AtomicBool>,
     /// The document whose last question is asked again once its answer has stopped.
     asks_again: Option<DocumentId>,
+    /// Whether settings or conversations could not be saved.
+    is_unsaved: bool,
     /// A short message for the next frame.
     said: Option<String>,
     next_id: u64,
@@ -154,6 +156,7 @@ impl App {
             patience: start.patience,
             is_closing: Arc::default(),
             asks_again: None,
+            is_unsaved: false,
             said: None,
             outbox,
             inbox,
@@ -266,6 +269,8 @@ impl App {
             Action::Select(id) => self.select(id),
             Action::CloseDocument(id) => self.close(id),
             Action::Read => self.read(),
+            Action::KeepAgain => self.keep_again(),
+            Action::SaveAgain => self.save_again(),
             Action::LeaveLine(id) => self.state.line.retain(|waiting| *waiting != id),
             Action::Pause(on) => self.pause(on),
             Action::StopReading => self.stop_reading(),
@@ -309,6 +314,7 @@ impl App {
             Action::Choose(settings) => self.choose(ctx, *settings),
             Action::Serve(serve) => self.serve(serve),
             Action::Restart => self.restart(),
+            Action::Repair => self.repair(),
             Action::Dismiss(id) => self.state.notices.retain(|notice| notice.id != id),
         }
     }
@@ -332,10 +338,22 @@ impl App {
             Arrival::Pulling(name, pull) => self.pulling(ctx, &name, pull),
             Arrival::Chosen(source) => self.use_model(source),
             Arrival::Kept(document, id, name) => self.kept(document, id, name),
+            Arrival::NotKept(document, failure) => {
+                let mut documents = self.state.documents.iter_mut();
+                if let Some(document) = documents.find(|found| found.id == document) {
+                    (document.is_refused, document.keeps_again) = (true, false);
+                }
+                self.notice(failure, false);
+                self.open_what_was_read();
+            }
             Arrival::Library(kept) => self.listed(kept),
             Arrival::Saved(path) => self.toast(ctx, strings::exported(&path)),
             Arrival::Serving(serving) => self.serving(ctx, serving),
-            Arrival::Failed(failure) => self.notice(failure, false),
+            Arrival::Said(text) => self.toast(ctx, text),
+            Arrival::Failed(failure) => {
+                self.is_unsaved |= failure.kind == FailureKind::NotSaved;
+                self.notice(failure, false);
+            }
         }
     }
 
@@ -499,6 +517,9 @@ impl Drop for App {
             if let Event::Step(..) = event {
                 self.heard(event);
             }
+        }
+        if self.is_unsaved {
+            self.save_again();
         }
     }
 }

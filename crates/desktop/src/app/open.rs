@@ -8,7 +8,7 @@ use longview_library::documents::{Documents, Id, Source};
 use super::App;
 use crate::dialogs::NoDialog;
 use crate::document::{Document, Stage};
-use crate::engine::{Command, DocumentId};
+use crate::engine::{Command, DocumentId, FailureKind};
 use crate::files::{self, Arrival, KeptDocument, Piece, Purpose};
 use crate::state::{Dialog, Pane};
 use crate::{sample, strings};
@@ -92,12 +92,33 @@ impl App {
     /// A document is in the library, under this name.
     pub(super) fn kept(&mut self, document: DocumentId, id: Id, name: String) {
         let mut documents = self.state.documents.iter_mut();
+        let (mut is_new, mut keeps_again) = (true, false);
         if let Some(document) = documents.find(|found| found.id == document) {
-            (document.kept, document.title) = (Some(id), name);
+            is_new = document.kept.replace(id).is_none();
+            (document.title, document.is_refused) = (name, false);
+            keeps_again = std::mem::take(&mut document.keeps_again);
         }
-        self.look_for_conversation(document, id);
+        if is_new {
+            self.look_for_conversation(document, id);
+        }
+        if keeps_again {
+            self.keep_held(document);
+        }
         self.open_what_was_read();
         self.with_library(|library| Some(files::list(&library)));
+    }
+
+    /// Moves aside what is damaged in the library. What is wrong still is told anew.
+    pub(super) fn repair(&mut self) {
+        self.state.notices.retain(|notice| notice.failure.kind != FailureKind::Damaged);
+        let told = self.outbox.clone();
+        self.with_library(move |library| {
+            let listed = files::change(&library, files::repair);
+            if matches!(listed, Arrival::Library(_)) {
+                told.send(Arrival::Said(strings::REPAIRED.to_owned()));
+            }
+            Some(listed)
+        });
     }
 
     pub(super) fn open_sample(&mut self) {
@@ -235,7 +256,7 @@ impl App {
         }
         let Some(document) = self.state.document() else { return };
         let (id, text) = (document.id, Arc::clone(&document.text));
-        let waits = has_library && document.kept.is_none();
+        let waits = has_library && document.kept.is_none() && !document.is_refused;
         let may_be_there = has_library || document.session.is_some();
         if waits || !may_be_there || !matches!(document.stage, Stage::Planned) {
             return;

@@ -196,6 +196,8 @@ pub enum FailureKind {
     NotKept,
     /// There is no library: what is read is not kept.
     NoLibrary,
+    /// The library is not as it was written.
+    Damaged,
     /// Settings or conversations could not be written.
     NotSaved,
     /// The file of the settings could not be understood.

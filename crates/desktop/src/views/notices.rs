@@ -82,6 +82,14 @@ fn buttons(ui: &mut Ui, notice: &Notice, settings: &Settings, actions: &mut Vec<
         }
     } else if is_end && ui.add(widgets::primary(ui, strings::START_AGAIN)).clicked() {
         actions.push(Action::Restart);
+    } else if kind == FailureKind::NotSaved
+        && ui.add(widgets::primary(ui, strings::TRY_AGAIN)).clicked()
+    {
+        actions.push(Action::SaveAgain);
+    } else if kind == FailureKind::Damaged
+        && ui.add(widgets::primary(ui, strings::REPAIR)).clicked()
+    {
+        actions.push(Action::Repair);
     }
     if !is_end {
         if ui.add(widgets::secondary(strings::DISMISS)).clicked() {

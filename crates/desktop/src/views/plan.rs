@@ -56,6 +56,15 @@ pub fn show(
                 actions.push(Action::Read);
             }
         }),
+        Stage::Read(_) if document.is_unkept() => widgets::card(ui, |ui| {
+            let palette = theme::palette(ui.visuals());
+            ui.colored_label(palette.warn, strings::NOT_IN_LIBRARY);
+            ui.add_space(TIGHT);
+            let can = !document.is_answering() && !document.keeps_again;
+            if ui.add_enabled(can, widgets::secondary(strings::KEEP_NOW)).clicked() {
+                actions.push(Action::KeepAgain);
+            }
+        }),
         Stage::Read(_) => {}
     }
 }
