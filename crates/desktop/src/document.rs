@@ -26,10 +26,14 @@ const LARGE: usize = 256 << 10;
 pub struct Document {
     /// Which.
     pub id: DocumentId,
-    /// The file's name.
+    /// What it is called: as in the library, once it is there.
     pub title: String,
     /// Its name in the library, once it is there.
     pub kept: Option<Id>,
+    /// Whether the library did not take it: nothing of it is there.
+    pub is_refused: bool,
+    /// Whether what was read of it is to be kept once the library has it.
+    pub keeps_again: bool,
     /// The files that its text was made of, in order.
     pub sources: Vec<Source>,
     /// The file in which it came, if that has what a model read of it.
@@ -189,6 +193,8 @@ impl Document {
             id,
             title,
             kept: None,
+            is_refused: false,
+            keeps_again: false,
             sources: Vec::new(),
             session: None,
             replaces: None,
@@ -222,6 +228,12 @@ impl Document {
             Stage::Read(state) => !state.is_complete(),
             _ => false,
         }
+    }
+
+    /// Whether all of it was read, and is not in the library though it was to be.
+    pub fn is_unkept(&self) -> bool {
+        let read = self.read_state().filter(|state| state.is_complete());
+        read.is_some_and(|state| self.is_refused || state.not_kept.is_some())
     }
 
     /// What was read of it, if it can be asked about.

@@ -1,5 +1,5 @@
-//! Files that a person chooses, drops or names: dialogs and disks are waited for on threads of
-//! their own, and what comes of them arrives as a message.
+//! Files that a person chooses, drops or names: disks are waited for on threads of their own, and
+//! what comes of them arrives as a message.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,13 +7,15 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use longview_core::FileSource;
-use longview_library::documents::{Documents, DocumentsError, Id, NewDocument, Source};
+use longview_library::documents::{
+    Documents, DocumentsError, Id, NewDocument, Source, name_of_file,
+};
 use longview_scheduler::SessionFile;
 
 use crate::document::Exchange;
 use crate::engine::{DocumentId, Failure, FailureKind, ModelSource, Serving, Wake};
 use crate::fit::{LocalModel, Offer, Pull};
-use crate::{store, strings};
+use crate::{refusals, store, strings};
 
 /// Larger files are no documents: no model here reads so much.
 const MOST_BYTES: u64 = 64 << 20;
@@ -21,16 +23,16 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Files of a folder at most.
 const MOST_FILES: usize = 500;
 /// Endings of files that a folder is searched for, and dialogs show.
-const ENDINGS: [&str; 7] = ["txt", "md", "text", "html", "htm", "pdf", "docx"];
+pub const ENDINGS: [&str; 7] = ["txt", "md", "text", "html", "htm", "pdf", "docx"];
 /// The ending of a session file, as `longview kv export` and `--save-session` write it.
-const SESSION: &str = "lvs";
+pub const SESSION: &str = "lvs";
 /// What stands between the texts of two files, as `longview kv build` has it.
 pub const BETWEEN: &str = "\n\n";
 
 /// A file as a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The file's name.
+    /// What a document of it is called.
     pub title: String,
     /// What is in it.
     pub text: Arc<str>,
@@ -75,14 +77,18 @@ pub enum Arrival {
     Pulling(String, Pull),
     /// A model was chosen on this computer.
     Chosen(ModelSource),
-    /// A document is in the library.
-    Kept(DocumentId, Id),
+    /// A document is in the library, under this name.
+    Kept(DocumentId, Id, String),
+    /// The library does not take it.
+    NotKept(DocumentId, Failure),
     /// What is in the library.
     Library(Vec<KeptDocument>),
     /// Answers were saved under this name.
     Saved(String),
     /// Whether the library is served.
     Serving(Serving),
+    /// Something that is worth a short message.
+    Said(String),
     /// Something went wrong.
     Failed(Failure),
 }
@@ -127,16 +133,29 @@ pub fn list(library: &Documents) -> Arrival {
     Arrival::Library(kept.collect())
 }
 
-/// Puts a text into the library.
+/// Puts a text into the library, if it is not there.
 pub fn keep(
     library: &Documents,
     document: DocumentId,
+    title: &str,
     sources: Vec<Source>,
     text: &str,
 ) -> Arrival {
-    match library.add(NewDocument { text, name: None, sources }) {
-        Ok(kept) => Arrival::Kept(document, kept.id),
-        Err(error) => refused(&error),
+    let known = || library.get(Id::of(text.as_bytes())).ok().flatten();
+    // A file gives a name. Of several files the window says how many there are.
+    let name = Some(title).filter(|_| sources.len() > 1 && known().is_none());
+    let add = |name| library.add(NewDocument { text, name, sources: sources.clone() });
+    let added = match add(name) {
+        Err(DocumentsError::NameTaken { .. } | DocumentsError::BadName { .. }) => add(None),
+        added => added,
+    };
+    match added {
+        Ok(kept) => Arrival::Kept(document, kept.id, kept.name),
+        // Where nothing can be written, what is there can still be opened.
+        Err(error) => match known() {
+            Some(kept) => Arrival::Kept(document, kept.id, kept.name),
+            None => Arrival::NotKept(document, failure_of(&error)),
+        },
     }
 }
 
@@ -144,6 +163,15 @@ pub fn keep(
 pub fn source(title: &str, text: &str) -> Source {
     let kind = Path::new(title).extension().and_then(|kind| kind.to_str()).unwrap_or("txt");
     Source { name: title.to_owned(), kind: kind.to_owned(), bytes: text.len() as u64, pages: None }
+}
+
+/// Moves aside what is damaged in a library, as `longview kv check --repair` does.
+pub fn repair(library: &Documents) -> Result<(), DocumentsError> {
+    let mut verify = |path: &Path| {
+        let source = FileSource::open(path).map_err(|error| error.to_string())?;
+        SessionFile::open(&source).map(drop).map_err(|error| error.to_string())
+    };
+    library.check(true, &mut verify).map(drop)
 }
 
 /// Does something with the library and lists it again.
@@ -157,49 +185,15 @@ pub fn change(
     }
 }
 
+fn failure_of(error: &DocumentsError) -> Failure {
+    let is_damaged = matches!(error, DocumentsError::Damaged { .. });
+    let kind = if is_damaged { FailureKind::Damaged } else { FailureKind::NotKept };
+    Failure { kind, message: refusals::documents(error) }
+}
+
 /// What went wrong with the library.
 pub fn refused(error: &DocumentsError) -> Arrival {
-    Arrival::Failed(Failure { kind: FailureKind::NotKept, message: error.to_string() })
-}
-
-/// Asks for names of files. It may wait for the person: it runs on a thread of its own.
-pub trait Dialogs: Send + Sync + 'static {
-    /// Texts to open; none if the person changed their mind.
-    fn open(&self) -> Vec<PathBuf>;
-    /// A folder of texts.
-    fn folder(&self) -> Option<PathBuf>;
-    /// A model: its folder, or its GGUF file.
-    fn model(&self, is_folder: bool) -> Option<PathBuf>;
-    /// A name for the answers.
-    fn save(&self, suggested: &str) -> Option<PathBuf>;
-}
-
-/// The dialogs of the desktop, through its portal.
-pub struct SystemDialogs;
-
-impl Dialogs for SystemDialogs {
-    fn open(&self) -> Vec<PathBuf> {
-        let dialog = rfd::FileDialog::new().set_title(strings::OPEN_FILE);
-        let endings = [&ENDINGS[..], &[SESSION]].concat();
-        let dialog = dialog.add_filter("Text", &endings).add_filter("All", &["*"]);
-        dialog.pick_files().unwrap_or_default()
-    }
-
-    fn folder(&self) -> Option<PathBuf> {
-        rfd::FileDialog::new().set_title(strings::OPEN_FOLDER).pick_folder()
-    }
-
-    fn model(&self, is_folder: bool) -> Option<PathBuf> {
-        let dialog = rfd::FileDialog::new().set_title(strings::MODELS);
-        if is_folder {
-            return dialog.pick_folder();
-        }
-        dialog.add_filter("GGUF", &["gguf"]).pick_file()
-    }
-
-    fn save(&self, suggested: &str) -> Option<PathBuf> {
-        rfd::FileDialog::new().set_file_name(suggested).save_file()
-    }
+    Arrival::Failed(failure_of(error))
 }
 
 /// Where arrivals go.
@@ -290,7 +284,7 @@ fn failed(path: &Path, what: &str) -> Failure {
 /// # Errors
 /// Why it is none.
 pub fn read(path: &Path) -> Result<Piece, Failure> {
-    let title = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let failed = |what: String| failed(path, &what);
     let bytes = match std::fs::metadata(path) {
         Err(error) => return Err(failed(error.to_string())),
@@ -309,17 +303,22 @@ pub fn read(path: &Path) -> Result<Piece, Failure> {
     let found = if is_session {
         text_of_session(path).map(|text| (text, None))
     } else if is_more_than_text {
-        extracted(path, &title)
+        extracted(path, &name)
     } else {
-        plain(path, &title)
+        plain(path, &name)
     };
     let (text, pages) = found.map_err(failed)?;
     if text.trim().is_empty() {
         return Err(failed(strings::EMPTY_FILE.to_owned()));
     }
     let text: Arc<str> = text.into();
-    let source = Source { bytes, pages, ..source(&title, &text) };
-    Ok(Piece { title, text, source, session: is_session.then(|| path.to_owned()) })
+    let source = Source { bytes, pages, ..source(&name, &text) };
+    Ok(Piece {
+        title: name_of_file(&name),
+        text,
+        source,
+        session: is_session.then(|| path.to_owned()),
+    })
 }
 
 /// The text that a session file was made of. What it has of a model is proved by whoever opens it.
@@ -328,7 +327,7 @@ fn text_of_session(path: &Path) -> Result<String, String> {
     let note = SessionFile::open(&source)
         .and_then(SessionFile::read)
         .and_then(|mut file| file.content())
-        .map_err(|error| error.to_string())?
+        .map_err(|error| refusals::session(&error))?
         .note;
     let note: serde_json::Value = serde_json::from_slice(&note).unwrap_or_default();
     match note.get("document").and_then(|text| text.as_str()) {
@@ -341,14 +340,14 @@ fn text_of_session(path: &Path) -> Result<String, String> {
 type Extracted = (String, Option<u64>);
 
 /// A text in UTF-8, or in another encoding, which is looked for in a process with limits.
-fn plain(path: &Path, title: &str) -> Result<Extracted, String> {
+fn plain(path: &Path, name: &str) -> Result<Extracted, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     match String::from_utf8(bytes) {
         Ok(text) => {
             let text = text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned);
             Ok((text, None))
         }
-        Err(_) => extracted(path, title).map_err(|why| format!("{} ({why})", strings::NOT_TEXT)),
+        Err(_) => extracted(path, name).map_err(|why| format!("{} ({why})", strings::NOT_TEXT)),
     }
 }
 
@@ -357,9 +356,9 @@ fn has_ending(path: &Path, ending: &str) -> bool {
 }
 
 /// The text of a file that is more than text, and its pages, read by a process with limits.
-fn extracted(path: &Path, title: &str) -> Result<Extracted, String> {
+fn extracted(path: &Path, name: &str) -> Result<Extracted, String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    let text = longview_library::text::extract(file, title, MOST_BYTES);
+    let text = longview_library::text::extract(file, name, MOST_BYTES);
     let found = text.map_err(|error| error.to_string())?;
     Ok((found.text, found.n_pages))
 }
@@ -400,7 +399,7 @@ mod tests {
         let missing = folder.join("missing.txt");
         let (pieces, failures) = read_all(&[folder.clone(), missing.clone()]);
         let titles: Vec<&str> = pieces.iter().map(|piece| &*piece.title).collect();
-        assert_eq!(titles, ["b2.md", "b10.txt"]);
+        assert_eq!(titles, ["b2", "b10"]);
         assert_eq!((&*pieces[0].text, &*pieces[0].source.kind), ("two", "md"));
         assert!(failures[0].message.starts_with(&*missing.to_string_lossy()), "{failures:?}");
         std::fs::remove_dir_all(folder).unwrap();

@@ -20,6 +20,8 @@ const LOCK: &str = "desktop.lock";
 const SOCKET: &str = "desktop.sock";
 /// What the first window says once it has the files.
 const TAKEN: &str = "taken";
+/// What it says while it closes.
+const CLOSING: &str = "closing";
 /// A first window that begins has its lock some milliseconds before its socket.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -102,15 +104,14 @@ fn hand(folder: &Path, files: &[PathBuf]) -> io::Result<()> {
 }
 
 impl First {
-    /// Calls `taken` with what later starts hand over, as long as the program runs.
-    pub fn listen(self, taken: impl Fn(Vec<PathBuf>) + Send + 'static) {
+    /// Calls `taken` with what later starts hand over, as long as the program runs. It says whether
+    /// there is a window still that shows them: if not, a later start opens its own.
+    pub fn listen(self, taken: impl Fn(Vec<PathBuf>) -> bool + Send + 'static) {
         let Self { listener, _lock: lock } = self;
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // Whoever breaks off hands nothing over.
-                if let Ok(files) = receive(stream) {
-                    taken(files);
-                }
+                let _ = receive(&stream, &taken);
             }
             // As long as it listens nobody else is the first.
             drop(lock);
@@ -118,14 +119,14 @@ impl First {
     }
 }
 
-fn receive(stream: Stream) -> io::Result<Vec<PathBuf>> {
+fn receive(mut stream: &Stream, taken: &impl Fn(Vec<PathBuf>) -> bool) -> io::Result<()> {
     use std::io::Read as _;
     let mut line = String::new();
-    let mut reader = BufReader::new(&stream).take(MOST);
+    let mut reader = BufReader::new(stream).take(MOST);
     reader.read_line(&mut line)?;
     let files = serde_json::from_str(&line).map_err(io::Error::other)?;
-    (&stream).write_all(format!("{TAKEN}\n").as_bytes())?;
-    Ok(files)
+    let word = if taken(files) { TAKEN } else { CLOSING };
+    stream.write_all(format!("{word}\n").as_bytes())
 }
 
 #[cfg(test)]
@@ -143,11 +144,18 @@ mod tests {
         fs::write(folder.join(LOCK), b"").unwrap();
         let Claim::First(first) = claim(&folder, &[]).unwrap() else { panic!("nobody is there") };
         let (sender, received) = mpsc::channel();
-        first.listen(move |files| sender.send(files).unwrap());
+        first.listen(move |files| {
+            let is_there = files != [PathBuf::from("/too-late")];
+            sender.send(files).unwrap();
+            is_there
+        });
         for files in [vec![], vec![PathBuf::from("/a b/東京.txt"), PathBuf::from("/c")]] {
             assert!(matches!(claim(&folder, &files).unwrap(), Claim::Handed));
             assert_eq!(received.recv().unwrap(), files);
         }
+        let late = claim(&folder, &["/too-late".into()]);
+        assert!(late.is_err(), "a window that closes takes nothing");
+        received.recv().unwrap();
         let here = vec![PathBuf::from("here.txt")];
         assert!(matches!(claim(&folder, &here).unwrap(), Claim::Handed));
         assert_eq!(received.recv().unwrap(), [std::path::absolute("here.txt").unwrap()]);

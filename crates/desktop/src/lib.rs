@@ -2,12 +2,13 @@
 //! on.
 //!
 //! The window draws and never waits. What takes long is on other threads and comes back as
-//! messages: the engine ([`engine`]), dialogs and disks ([`files`]), rows of large texts
+//! messages: the engine ([`engine`]), dialogs ([`dialogs`]), disks ([`files`]), rows of large texts
 //! ([`document`]). Views draw [`state::State`] and collect [`state::Action`]s; [`app`] is the one
 //! place that changes anything. So tests drive the same window against a script, and against the
 //! embedded model.
 
 pub mod app;
+pub mod dialogs;
 pub mod document;
 pub mod engine;
 mod export;
@@ -16,6 +17,7 @@ pub mod files;
 pub mod fit;
 pub mod instance;
 pub mod models;
+pub mod refusals;
 mod sample;
 pub mod settings;
 pub mod state;

@@ -16,14 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eframe::egui::ViewportBuilder;
-use longview_desktop::app::{App, Start};
+use longview_desktop::app::{App, END_PATIENCE, Start};
+use longview_desktop::dialogs::SystemDialogs;
 use longview_desktop::engine::local::{self, LocalOptions};
-use longview_desktop::engine::{Host, ModelSource};
-use longview_desktop::files::SystemDialogs;
+use longview_desktop::engine::{Failure, FailureKind, Host, ModelSource};
 use longview_desktop::instance::{self, Claim, First};
 use longview_desktop::settings::{Settings, device_named};
 use longview_desktop::store::Places;
-use longview_desktop::strings;
+use longview_desktop::{refusals, strings};
 use longview_library::Library;
 use longview_library::documents::{Documents, default_folder};
 
@@ -85,13 +85,23 @@ fn first(args: &Args) -> Result<Option<First>, ExitCode> {
 }
 
 fn run(args: Args, first: Option<First>) -> eframe::Result {
-    // Without a place for it nothing is kept, and all else works.
-    let library = default_folder().and_then(|folder| Documents::open(&folder)).ok();
-    let models = longview_library::Settings::from_environment(false).ok();
+    // What is missing is told in the window, and all else works.
+    let mut failures = Vec::new();
+    let library = default_folder().and_then(|folder| Documents::open(&folder));
+    let library = library.map_err(|error| {
+        let message = refusals::documents(&error);
+        failures.push(Failure { kind: FailureKind::NoLibrary, message });
+    });
+    let library = library.ok();
+    let models = longview_library::Settings::from_environment(false).map_err(|error| {
+        failures.push(Failure { kind: FailureKind::NoModels, message: refusals::models(&error) });
+    });
+    let models = models.ok();
     let places = Places::of_system();
     let (settings, aside) = places.as_ref().map(Places::settings).unwrap_or_default();
     if let Some(aside) = aside {
-        eprintln!("warning: the settings could not be read; they are in {}", aside.display());
+        let message = strings::settings_aside(&aside.display().to_string());
+        failures.push(Failure { kind: FailureKind::Settings, message });
     }
     let host = Host::default();
     let local = LocalOptions {
@@ -110,10 +120,12 @@ fn run(args: Args, first: Option<First>) -> eframe::Result {
         models: models.map(|settings| Arc::new(Library::new(settings))),
         places,
         host: Some(host),
+        failures,
         first,
         exits: args.exits,
         asks: args.asks,
         exits_answered: args.exits_answered,
+        patience: END_PATIENCE,
     };
     let viewport = ViewportBuilder::default()
         .with_title(strings::APP)

@@ -22,6 +22,7 @@ pub use crate::fit::{
     Fit, LocalModel, Look, Models, Needs, Offer, Place, Pull, SUGGESTED, Suggested, VERDICT_TOKENS,
     Verdict, best, verdict,
 };
+use crate::refusals;
 
 /// How often a download says how far it is.
 const TELL_EVERY: Duration = Duration::from_millis(100);
@@ -78,7 +79,7 @@ pub fn look(library: &Library, text: &str, cancel: &AtomicBool) -> Option<Arriva
     let found = text.parse::<ModelName>().map_err(|error| error.to_string()).and_then(|name| {
         let mut watch = Watch { on_event: &mut |_| {}, is_cancelled: &is_cancelled };
         let remote = library.look(&wanted(&name), &is_header, &mut watch);
-        remote.map(|remote| offer(text, &remote)).map_err(|error| error.to_string())
+        remote.map(|remote| offer(text, &remote)).map_err(|error| refusals::models(&error))
     });
     (!is_cancelled()).then(|| Arrival::Looked(text.to_owned(), found))
 }
@@ -144,7 +145,7 @@ pub fn pull(library: &Arc<Library>, text: &str, cancel: &Arc<AtomicBool>, outbox
             match library.pull(&wanted(&parsed), &mut watch) {
                 Ok(found) => Ok(Pull::Here(ModelSource::Hub(name.clone(), found.path))),
                 Err(LibraryError::Cancelled) => Ok(Pull::Cancelled),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(refusals::models(&error)),
             }
         });
         Some(Arrival::Pulling(name, pulled.unwrap_or_else(Pull::Failed)))

@@ -9,6 +9,8 @@ use crate::engine::{EngineSetup, ModelSource, Serve};
 
 /// Sizes of the window's text and controls, in percent.
 pub const SCALES: std::ops::RangeInclusive<u32> = 100..=200;
+/// Budgets that can be chosen, in tokens.
+pub const BUDGETS: std::ops::RangeInclusive<usize> = 128..=8192;
 /// Models by their path that are remembered.
 const MOST_OTHERS: usize = 8;
 
@@ -88,6 +90,11 @@ impl Settings {
             bounds: self.bounds,
             serves: self.serve.on,
         }
+    }
+
+    /// The budget that was chosen, if it is one that can be.
+    pub fn budget(&self) -> Option<usize> {
+        self.budget.map(|tokens| tokens.clamp(*BUDGETS.start(), *BUDGETS.end()))
     }
 
     /// The theme.

@@ -9,8 +9,6 @@ use crate::files::{KeptDocument, Piece, Purpose};
 use crate::models::Models;
 use crate::settings::Settings;
 
-/// Budgets that can be chosen.
-pub const BUDGETS: std::ops::RangeInclusive<usize> = 128..=8192;
 /// What a person did.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -44,6 +42,10 @@ pub enum Action {
     CloseDocument(DocumentId),
     /// Reads the document that is shown, or what is left of it.
     Read,
+    /// Keeps what was read of the document that is shown, which could not be kept before.
+    KeepAgain,
+    /// Saves settings and conversations, which could not be saved before.
+    SaveAgain,
     /// Takes a document out of the line of those that are to be read.
     LeaveLine(DocumentId),
     /// Lets reading wait, or go on.
@@ -102,6 +104,8 @@ pub enum Action {
     Serve(Serve),
     /// Starts an engine in place of one that ended.
     Restart,
+    /// Moves aside what is damaged in the library.
+    Repair,
     /// Removes a message.
     Dismiss(usize),
 }
@@ -165,6 +169,8 @@ pub struct Notice {
     pub id: usize,
     /// What it is about.
     pub failure: Failure,
+    /// Whether there is no engine after it.
+    pub is_end: bool,
 }
 
 /// What the views share and change.

@@ -1,7 +1,9 @@
 //! What the window says, in English. All of it is here, so that it can be read and translated in
-//! one place.
+//! one place; what others refuse is in [`crate::refusals`].
 
 #![expect(missing_docs, reason = "a text says itself what it says")]
+
+use longview_scheduler::Preset;
 
 use crate::engine::{Attention, FailureKind, LeftOut, ReadPlan, ReadProgress, ReadState, Served};
 use crate::figures::{bytes, count, date, percent, rate, seconds, tokens};
@@ -52,6 +54,10 @@ pub const EMPTY_TITLE: &str = "Ask a very long document";
 pub const EMPTY_TEXT: &str = "Drop a text, PDF, Word, HTML or Markdown file here. It is read once, \
     on this computer, and then answers question after question. Nothing leaves this computer.";
 
+pub const CHOOSE_TITLE: &str = "Choose a document";
+pub const CHOOSE_TEXT: &str = "Your documents are in the list. One that was read opens at \
+    once. Or drop a text, PDF, Word, HTML or Markdown file here.";
+
 pub const DROP_HERE: &str = "Drop the text here";
 
 // Before and while a document is read.
@@ -72,11 +78,15 @@ pub const PLAN_DISK: &str = "In the library, on the disk";
 pub const IN_LINE: &str = "Waits in line";
 pub const LEAVE_LINE: &str = "Do not read";
 pub const READ_NEXT: &str = "Read when it is free";
-pub const PLAN_HOST: &str = "Keys and values, in host memory";
-pub const PLAN_DEVICE: &str = "Weights, index and buffers, on the device";
+pub const PLAN_HOST: &str = "Main memory, for what is read";
+pub const PLAN_DEVICE: &str = "Device memory, for the model and its work";
 pub const PLAN_CONTEXT: &str = "Context";
 pub const PLAN_TOKENS: &str = "Document";
+pub const PLAN_TOKENS_HELP: &str = "A token is a word, or a piece of one: what a model reads.";
 pub const NOT_READ: &str = "Not read yet";
+pub const NOT_IN_LIBRARY: &str = "What was read is not in the library. It is gone when the window \
+    closes, or another document is read.";
+pub const KEEP_NOW: &str = "Keep it now";
 pub const TEXT_OF_DOCUMENT: &str = "Text of the document";
 
 // Questions and answers.
@@ -95,7 +105,8 @@ pub const EXPORT: &str = "Export";
 pub const COPIED: &str = "It is on the clipboard.";
 pub const TRY_THESE: &str = "Questions that this document answers";
 pub const EMBEDDED_NOTE: &str = "The built-in model is small. It finds numbers that a document \
-    states in these forms, and knows no others. A chat model answers any question.";
+    states in the words of these questions, and knows no others. A chat model answers any \
+    question.";
 pub const EMBEDDED_NOTE_NONE: &str = "The built-in model is small. It finds numbers that are \
     stated as in the sample document, and knows no others. A chat model answers any question.";
 pub const READ_FIRST: &str = "Read the document first. Then ask.";
@@ -112,9 +123,12 @@ pub const PASSAGES: &str = "Rests on";
 pub const SAME_ANSWER: &str = "The same answer.";
 pub const OTHER_ANSWER: &str = "Another answer.";
 pub const BUDGET: &str = "Budget";
-pub const BUDGET_HELP: &str = "Tokens that a step may attend. When you change it, the last \
-    question is asked again.";
+pub const BUDGET_HELP: &str = "How many tokens (pieces of words) of the document each step of an \
+    answer looks at. More is slower and leaves out less. When you change it, the last question is \
+    asked again.";
 pub const FULL_ATTENTION: &str = "Full attention";
+pub const COMPARE_HELP: &str = "Asks the same again, and looks at all of the document in each \
+    step. That is slower, and leaves nothing out.";
 
 pub const EDIT: &str = "Edit";
 pub const EDITING: &str = "Your question, changed";
@@ -137,8 +151,9 @@ pub const REMOVE: &str = "Remove";
 pub const MODELS: &str = "Models";
 pub const MODEL_NAME: &str = "Name at Hugging Face, folder or GGUF file";
 pub const MODEL_HINT: &str = "USER/REPO or USER/REPO:Q4_K_M";
-pub const LOOK: &str = "Look";
-pub const LOOKING: &str = "Asking the hub";
+pub const FIND_MODEL: &str = "Find";
+pub const DETAILS: &str = "Details";
+pub const LOOKING: &str = "Asking Hugging Face";
 pub const CANCEL_LOOK: &str = "Stop asking";
 pub const CHOOSE_FOLDER: &str = "Choose a folder";
 pub const CHOOSE_GGUF: &str = "Choose a GGUF file";
@@ -155,11 +170,15 @@ pub const ENDING: &str = "Ending";
 pub const DOWNLOAD_KEPT: &str = "What came is kept: the download goes on from there.";
 pub const CHOOSE_MODEL: &str = "Choose a chat model";
 pub const USE_BUILT_IN: &str = "Use the built-in model";
-pub const NO_PLACE_FOR_MODELS: &str = "This system names no folder for models; set HF_HOME to one.";
+pub const NO_PLACE_FOR_MODELS: &str = "There is no place for models. A message above the document \
+    says why.";
+pub const NO_DIALOG_FOR_MODELS: &str = "No file dialog can be opened here. Type the path of the \
+    folder or the GGUF file above, and press Find.";
 pub const REALLY_DELETE_MODEL: &str = "Delete this model?";
 pub const DELETE_MODEL_HELP: &str = "Its files are removed from this computer, for other programs \
     that use this cache too. It can be downloaded again.";
-pub const NETWORK_HELP: &str = "The hub is asked only when you press Look or Download.";
+pub const NETWORK_HELP: &str = "Hugging Face is asked only when you press Find, Details or \
+    Download.";
 
 // Settings.
 pub const SETTINGS: &str = "Settings";
@@ -168,18 +187,20 @@ pub const ADVANCED: &str = "Advanced";
 pub const SCALE: &str = "Size of text and controls";
 pub const DEVICE: &str = "Device";
 pub const DEVICE_HELP: &str = "Where the model computes. A change starts the engine again.";
-pub const DEVICE_NAMES: [&str; 4] = ["Automatic", "CUDA", "GPU through WGSL", "CPU"];
-pub const POLICY: &str = "Policy";
-pub const POLICY_HELP: &str = "How the tokens are chosen that a step attends. The first one is \
-    right for most documents.";
+pub const DEVICE_NAMES: [&str; 4] =
+    ["Automatic", "NVIDIA graphics (CUDA)", "Any graphics (WGSL)", "Processor (CPU)"];
+pub const POLICY: &str = "How tokens are chosen";
+pub const POLICY_HELP: &str = "A long document has more tokens (pieces of words) than a step can \
+    look at. This is how those are chosen that it does look at.";
 pub const BOUNDS: &str = "Say how sure an answer is";
-pub const BOUNDS_HELP: &str = "Limits what was left out, by rows that are drawn in each step. It \
-    takes some time, and changes no answer.";
+pub const BOUNDS_HELP: &str = "Tells how much was left out at most, from samples of it in each \
+    step. It takes some time, and changes no answer.";
 pub const FIRST_BUDGET: &str = "Budget at the start";
-pub const FIRST_BUDGET_HELP: &str = "Tokens that a step may attend: more is slower and leaves out \
-    less.";
+pub const FIRST_BUDGET_HELP: &str = "Tokens (pieces of words) that each step of an answer looks \
+    at: more is slower and leaves out less.";
 pub const DEVICE_LIMIT: &str = "Limit of device memory, in GiB";
-pub const DEVICE_LIMIT_HELP: &str = "What does not fit into it is refused before it is read.";
+pub const DEVICE_LIMIT_HELP: &str = "What does not fit into it is refused before it is read. Model \
+    and work have to fit, so less than 1 GiB is of little use.";
 pub const DISK_LIMIT: &str = "Limit of the library, in GiB";
 pub const DISK_LIMIT_HELP: &str = "Above it, what was read longest ago goes; texts and pinned \
     documents stay.";
@@ -198,7 +219,6 @@ pub const SERVE_KEY: &str = "API key (optional)";
 pub const SERVE_NEEDS_KEY: &str = "Every request needs the API key.";
 pub const SERVE_STARTING: &str = "Starting when the engine is there";
 pub const SERVE_ENDING: &str = "Ending: what runs has two seconds";
-pub const SERVE_AGAIN: &str = "Try again";
 pub const SERVE_TRY: &str = "Try it in a terminal:";
 pub const COPY_ADDRESS: &str = "Copy the address";
 pub const COPY_LINE: &str = "Copy the line";
@@ -236,24 +256,24 @@ pub const LICENSE: &str = "Licence";
 pub const MEMORY: &str = "Memory";
 pub const OVER_TIME: &str = "Over the last answer";
 pub const RATE: &str = "Tokens a second";
-pub const HIT_RATE: &str = "Hits, in percent";
-pub const FETCHED: &str = "Fetched, in KiB a step";
-pub const IN_PLACE: &str = "Rows are attended where they are: nothing is fetched.";
-pub const PART_WEIGHTS: &str = "Weights";
-pub const PART_ROWS: &str = "Recalled rows and index";
-pub const PART_BUFFERS: &str = "Buffers of a step";
-pub const PART_HOST_ROWS: &str = "Keys and values";
+pub const HIT_RATE: &str = "Chosen tokens that were on the device (hits), in percent";
+pub const FETCHED: &str = "Fetched from main memory, in KiB a step";
+pub const IN_PLACE: &str = "The device reads main memory itself: nothing is fetched.";
+pub const PART_WEIGHTS: &str = "Model (weights)";
+pub const PART_ROWS: &str = "Chosen tokens, and the index";
+pub const PART_BUFFERS: &str = "Work of a step";
+pub const PART_HOST_ROWS: &str = "What is read (keys and values)";
 pub const PART_HOST_INDEX: &str = "Index";
-pub const PART_SESSION: &str = "What was read";
-pub const DEVICE_MEMORY: &str = "Device";
-pub const HOST_MEMORY: &str = "Host memory";
-pub const ONE_MEMORY: &str = "Memory, of device and host";
+pub const PART_SESSION: &str = "What is read";
+pub const DEVICE_MEMORY: &str = "Device memory";
+pub const HOST_MEMORY: &str = "Main memory";
+pub const ONE_MEMORY: &str = "Memory, which the device shares";
 pub const DISK: &str = "Disk";
-pub const ON_DEVICE: &str = "On the device";
-pub const IN_HOST: &str = "In host memory";
 pub const MAP: &str = "Map of the context";
+pub const MAP_HELP: &str = "A model looks at the document in several layers, each with several \
+    heads. This is what one of them looked at.";
 pub const LAYER: &str = "Layer";
-pub const HEAD: &str = "KV head";
+pub const HEAD: &str = "Head";
 pub const MAP_EMPTY: &str =
     "While an answer is written, each cell shows what became of its tokens.";
 pub const MAP_KINDS: [&str; 7] = [
@@ -263,7 +283,7 @@ pub const MAP_KINDS: [&str; 7] = [
     "Chosen, on the device (hit)",
     "Chosen, fetched (miss)",
     "Left out, still on the device",
-    "Drawn for those left out (sampled)",
+    "Samples of what is left out",
 ];
 pub const NOTHING_READ: &str = "Nothing is read yet.";
 
@@ -271,6 +291,11 @@ pub const NOTHING_READ: &str = "Nothing is read yet.";
 pub const DISMISS: &str = "Dismiss";
 pub const DISMISS_ALL: &str = "Dismiss all messages";
 pub const START_AGAIN: &str = "Start the engine again";
+pub const TRY_AGAIN: &str = "Try again";
+pub const REPAIR: &str = "Repair the library";
+pub const REPAIRED: &str = "The library is repaired.";
+pub const NO_DIALOG: &str = "This system has no file dialog: neither a desktop portal nor zenity \
+    answers.";
 pub const NOT_TEXT: &str = "is no text in UTF-8, nor in another encoding. Save it as plain text \
     and open that.";
 pub const SESSION_WITHOUT_TEXT: &str = "holds no text of a document. Open the document itself.";
@@ -345,7 +370,7 @@ pub fn verdict(verdict: &Verdict) -> String {
     let place = match verdict.place {
         Place::Memory => "memory",
         Place::Device => "device memory",
-        Place::Host => "host memory",
+        Place::Host => "main memory",
     };
     let (needed, available) = (bytes(verdict.needed), bytes(verdict.available));
     match verdict.fit {
@@ -358,8 +383,8 @@ pub fn verdict(verdict: &Verdict) -> String {
 
 pub fn verdict_help() -> String {
     format!(
-        "Weights, and keys and values of a document of {}. The memory is what was free when the \
-         device was opened.",
+        "The model, and what it keeps in memory of a document of {}. The memory is what was free \
+         when the device was opened.",
         tokens(VERDICT_TOKENS as usize)
     )
 }
@@ -496,10 +521,10 @@ pub fn attended(attended: f64, context: usize) -> String {
     let attended = (attended.round() as usize).min(context);
     let share = percent(attended as f64 / context.max(1) as f64);
     if attended == context {
-        return format!("Attended all {} in each step.", tokens(context));
+        return format!("Looked at all {} in each step.", tokens(context));
     }
     format!(
-        "Attended {} of {} in a step ({share}); {} left out.",
+        "Looked at {} of {} a step ({share}); {} left out.",
         count(attended),
         tokens(context),
         count(context - attended)
@@ -518,19 +543,53 @@ pub fn passage(rank: usize, quote: &str, weight: f64) -> String {
     format!("Passage {rank}, {}: {quote}", percent(weight))
 }
 
+/// Where settings are that could not be understood.
+pub fn settings_aside(path: &str) -> String {
+    format!("What was there is kept in {path}")
+}
+
 pub fn exported(path: &str) -> String {
     format!("Saved as {path}.")
 }
 
 pub fn device_share(device: u64, host: u64) -> String {
     format!(
-        "As of the last answer. The device holds {} of what the host does.",
+        "As of the last answer. The device holds {} of what main memory does.",
         percent(device as f64 / host.max(1) as f64)
     )
 }
 
 pub fn hits(rate: f64) -> String {
-    format!("{} of the recalled rows were on the device.", percent(rate))
+    format!("{} of the chosen tokens were on the device.", percent(rate))
+}
+
+/// A choice of tokens: its name, and what it does.
+pub fn policy(preset: Preset) -> (&'static str, &'static str) {
+    match preset {
+        Preset::Longview => (
+            "Longview",
+            "Finds what matters for each word of the answer, token by token, and counts the rest \
+             by its averages. Right for most documents.",
+        ),
+        Preset::Clusterkv => (
+            "Groups (ClusterKV)",
+            "Puts tokens that are alike into groups, and looks at the groups that fit best.",
+        ),
+        Preset::Quest => (
+            "Pages (Quest)",
+            "Cuts the document into small pages, and looks at the pages that fit best.",
+        ),
+        Preset::StreamingLlm => (
+            "Beginning and end (StreamingLLM)",
+            "Looks at the first and the last tokens alone. What stands between is not found: it \
+             shows what choosing is good for.",
+        ),
+        Preset::Full => (
+            "Everything (full attention)",
+            "Looks at all tokens in each step: the slowest, and leaves nothing out.",
+        ),
+        other => (other.name(), other.info().source),
+    }
 }
 
 /// The map in words; counts are by the number of a token's place.
@@ -539,7 +598,7 @@ pub fn map_summary(layer: usize, head: usize, counts: &[usize; 7], cell: usize) 
     let all: usize = counts.iter().sum();
     let one = if cell == 1 { "one token".to_owned() } else { tokens(cell) };
     format!(
-        "Layer {layer}, KV head {head}: the last step attends {} of {}. A cell is {one}.",
+        "Layer {layer}, head {head}: the last step looked at {} of {}. A cell is {one}.",
         count(attended),
         tokens(all)
     )
@@ -588,19 +647,47 @@ pub fn failure(kind: FailureKind) -> (&'static str, &'static str) {
             "The device was lost",
             "Ask again: the device is opened anew, and the document is still there.",
         ),
-        FailureKind::OutOfMemory => {
-            ("Out of memory", "Choose a shorter document, or close other programs.")
-        }
+        FailureKind::OutOfMemory => (
+            "Out of memory",
+            "Choose a shorter document or a smaller model, close other programs, or raise the \
+             limit of device memory in Settings, Advanced, if you have set one.",
+        ),
         FailureKind::TooLong => {
             ("The document is too long for this model", "Choose a shorter one.")
         }
         FailureKind::Model => (
             "This model cannot be used",
-            "Use a Hugging Face folder in safetensors, or a GGUF file, of a supported model.",
+            "Choose another one: a model that Models suggests, a Hugging Face folder in \
+             safetensors, or a GGUF file.",
         ),
         FailureKind::NotKept => (
             "The library has a problem",
-            "What is open can be asked about. It may have to be read again at the next start.",
+            "What is open can be asked about. What is not kept has to be read again at the next \
+             start.",
+        ),
+        FailureKind::NoLibrary => {
+            ("Documents are not kept", "They can be read and asked until the window is closed.")
+        }
+        FailureKind::Damaged => (
+            "The library is damaged",
+            "To repair it moves what is damaged aside and keeps all else. If a document is gone \
+             then, open the file again that it came from.",
+        ),
+        FailureKind::NotSaved => (
+            "Settings and questions cannot be saved",
+            "They are there until the window is closed. Look whether the disk is full, and whether \
+             Longview may write to that folder. Then try again.",
+        ),
+        FailureKind::Settings => {
+            ("The settings could not be understood", "They are as at the first start.")
+        }
+        FailureKind::NoModels => {
+            ("Models cannot be downloaded", "Mend that, and start Longview again. All else works.")
+        }
+        FailureKind::NoDialog => (
+            "No file can be chosen here",
+            "Drop files or a folder onto this window, or name them when you start it: \
+             longview-desktop FILE.",
         ),
         FailureKind::PortTaken => (
             "The library is not served",

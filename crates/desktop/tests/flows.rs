@@ -72,7 +72,7 @@ fn an_answer_streams_and_names_its_passages() {
     script.say(1);
     window.wait_for("The special magic number");
     script.say(2);
-    window.wait_for_part("Attended 512 of");
+    window.wait_for_part("Looked at 512 of");
     assert!(window.sees_part("left out"));
     let before = document(&window).page.offset;
     window.click_part("Passage 4");
@@ -116,7 +116,7 @@ fn questions_are_typed_asked_by_enter_and_again_with_another_budget() {
     window.until("a second question", |_| script.asked().len() == 2);
     assert_eq!(script.asked()[1].text, "Who is Anna?");
     assert_eq!(script.asked()[1].attention, Attention::Budget(1024));
-    window.wait_for_part("Attended 1,024 of");
+    window.wait_for_part("Looked at 1,024 of");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn full_attention_answers_beside() {
     window.click(strings::COMPARE);
     script.say(4);
     window.wait_for(strings::SAME_ANSWER);
-    assert!(window.sees_part("Attended all"));
+    assert!(window.sees_part("Looked at all"));
     assert_eq!(script.asked()[1].attention, Attention::Full);
     window.click(strings::ASK_AGAIN);
     script.say(4);

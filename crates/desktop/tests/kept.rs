@@ -39,6 +39,7 @@ fn questions_and_answers_are_there_at_the_next_start() {
     first.wait_for(strings::ASK_AGAIN);
     drop(first);
     let (script, mut second) = window(&folder);
+    second.click_part(&format!("{}, ", strings::SAMPLE_TITLE));
     second.wait_for_part("The special magic number is 2003322.");
     assert!(second.sees_part("At most 2.1 % of the attention was left out"));
     second.click(strings::READ);
@@ -60,6 +61,7 @@ fn questions_and_answers_are_there_at_the_next_start() {
     assert_eq!(document.conversation.len(), 1, "in place of the one before");
     drop(second);
     let (_script, mut third) = window(&folder);
+    third.click_part(&format!("{}, ", strings::SAMPLE_TITLE));
     third.wait_for("Who is Anna?");
     third.click(&strings::more(strings::SAMPLE_TITLE));
     third.click(strings::DELETE);

@@ -45,7 +45,7 @@ fn look_for(window: &mut Window, name: &str) {
     let field = window.0.get_by_role_and_label(Role::TextInput, strings::MODEL_NAME);
     field.set_text_value_accesskit(name);
     window.0.run_ok();
-    window.click(strings::LOOK);
+    window.click(strings::FIND_MODEL);
 }
 
 #[test]
@@ -134,13 +134,13 @@ fn what_is_no_model_says_why_and_the_conversation_stays() {
     let field = window.0.get_by_role_and_label(Role::TextInput, strings::MODEL_NAME);
     field.set_text_value_accesskit("/nowhere/at/all.gguf");
     window.0.run_ok();
-    window.click(strings::LOOK);
+    window.click(strings::FIND_MODEL);
     window.wait_for_part("/nowhere/at/all.gguf: ");
     let needle = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/needle");
     let field = window.0.get_by_role_and_label(Role::TextInput, strings::MODEL_NAME);
     field.set_text_value_accesskit(needle);
     window.0.run_ok();
-    window.click(strings::LOOK);
+    window.click(strings::FIND_MODEL);
     window.until("another engine", |_| script.opened() == 2);
     assert!(window.sees_part("The special magic number is 2003322."), "the answer stays");
     script.read(16);

@@ -15,3 +15,4 @@ mod several;
 #[cfg(target_os = "linux")]
 mod start;
 mod support;
+mod trouble;

@@ -45,7 +45,7 @@ fn a_file_is_read_asked_and_answered_with_its_passage() {
     setup.chosen.open = vec![file.clone()];
     let mut window = setup.window();
     window.click(strings::OPEN_FILE);
-    let title = file.file_name().unwrap().to_string_lossy().into_owned();
+    let title = file.file_stem().unwrap().to_string_lossy().into_owned();
     window.wait_for(&title);
     window.wait_for(strings::READ);
     assert!(window.sees_part("4,096 tokens, with room for questions"));

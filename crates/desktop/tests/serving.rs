@@ -188,9 +188,9 @@ fn a_port_of_another_program_is_told_with_what_to_do() {
     // Above the document and in the settings.
     let told = format!("Another program has port {port}.");
     window.until(&told, |window| window.0.query_all_by_label(&told).count() == 2);
-    assert!(window.sees(strings::SERVE_AGAIN) && window.sees_part("Choose another port"));
+    assert!(window.sees(strings::TRY_AGAIN) && window.sees_part("Choose another port"));
     drop(other);
-    press(&mut window, strings::SERVE_AGAIN);
+    press(&mut window, strings::TRY_AGAIN);
     assert_eq!(served(&mut window).address.port(), port);
     window.until("no message any more", |window| !window.sees(&told));
 }

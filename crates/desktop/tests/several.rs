@@ -46,26 +46,26 @@ fn a_second_document_waits_in_line_and_stops_nobody() {
     setup.files = vec![folder.clone()];
     let mut window = setup.window();
     window.click(strings::OPEN_EACH);
-    for name in ["a.txt", "b.txt", "c.txt"] {
+    for name in ["a", "b", "c"] {
         window.until(name, |w| documents(w).iter().any(|d| d.title == name && d.plan.is_some()));
     }
-    window.click_part("a.txt, ");
+    window.click_part("a, ");
     window.click(strings::READ);
-    assert_eq!(stage(&window, "a.txt"), "reading");
-    window.click_part("b.txt, ");
+    assert_eq!(stage(&window, "a"), "reading");
+    window.click_part("b, ");
     window.click(strings::READ);
     window.wait_for(&strings::in_line(0));
-    window.click_part("c.txt, ");
+    window.click_part("c, ");
     window.click(strings::READ);
     window.wait_for(&strings::in_line(1));
     assert_eq!(window.0.state().state().line.len(), 2);
-    window.close_document("b.txt");
-    assert_eq!(stage(&window, "a.txt"), "reading", "closing another one does not stop it");
+    window.close_document("b");
+    assert_eq!(stage(&window, "a"), "reading", "closing another one does not stop it");
     window.wait_for(&strings::in_line(0));
     script.read(2);
-    window.until("the next one", |window| stage(window, "c.txt") == "reading");
+    window.until("the next one", |window| stage(window, "c") == "reading");
     script.read(2);
-    window.until("the end", |window| stage(window, "c.txt") == "read");
+    window.until("the end", |window| stage(window, "c") == "read");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -81,7 +81,7 @@ fn files_become_one_document_in_the_order_that_is_chosen() {
     window.click(&format!("{}: 1.txt", strings::DOWN));
     window.wait_for(&strings::file_of_order(0, "2.txt"));
     window.click(strings::OPEN_AS_ONE);
-    window.wait_for("2.txt and 1 more");
+    window.wait_for("2 and 1 more");
     let document = documents(&window).last().unwrap();
     assert_eq!(&*document.text, "Second part.\n\nFirst part.");
     assert_eq!(document.sources.len(), 2);
@@ -104,7 +104,7 @@ fn a_file_that_is_added_later_is_read_alone() {
     window.click(strings::READ);
     window.wait_for_part("read in");
     let before = documents(&window)[0].read_state().unwrap().tokens;
-    window.click(&strings::more("story.txt"));
+    window.click(&strings::more("story"));
     window.click(strings::ADD_FILES);
     window.until("the longer one", |window| documents(window)[0].text.ends_with("7310264."));
     window.click(strings::READ);

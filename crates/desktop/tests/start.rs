@@ -135,3 +135,27 @@ fn what_was_read_before_a_kill_is_not_read_again() {
     window.wait_for(strings::ASK_AGAIN);
     assert!(window.0.query_all_by_label_contains(RIGHT).next().is_some(), "the right number");
 }
+
+#[test]
+fn a_window_that_is_closed_while_it_reads_keeps_what_was_read() {
+    let screen = Screen::start("close");
+    let manager = screen.manager();
+    let file = screen.folder.join("long.txt");
+    let text = "Once upon a time there was a harbour, and nobody spoke. ".repeat(400) + &document();
+    std::fs::write(&file, &text).unwrap();
+    let library = Documents::open(&screen.folder.join("library")).unwrap();
+    let kept = || {
+        let document = library.get(Id::of(text.as_bytes())).unwrap()?;
+        document.sessions.first().map(|session| (session.n_tokens, session.n_document))
+    };
+    let mut program = screen.program(&["--read", "--keep-every", "0.2"], &[&file]);
+    let window = manager.window();
+    until("what was read is kept while it is read", || kept().is_some());
+    assert!(program.runs());
+    let (before, _) = kept().unwrap();
+    manager.close(window);
+    let status = program.end();
+    assert!(status.success(), "{status}");
+    let (after, all) = kept().unwrap();
+    assert!(before < after && after < all, "{before}, {after} of {all}: closed too late, or lost");
+}

@@ -127,8 +127,14 @@ impl App {
             return;
         }
         let (text, dialogs) = (export::markdown(document), Arc::clone(&self.dialogs));
-        let stem = document.title.rsplit_once('.').map_or(&*document.title, |(stem, _)| stem);
-        let name = format!("{stem}.answers.md");
-        self.outbox.later(move || Some(files::write(&dialogs.save(&name)?, &text)));
+        let name = export::file_name(&document.title);
+        self.outbox.later(move || match dialogs.save(&name) {
+            Ok(path) => Some(files::write(&path?, &text)),
+            // Among the user's documents, and the window says where.
+            Err(no_dialog) => Some(match dialogs.place() {
+                Some(folder) => files::write(&export::free_path(&folder, &name), &text),
+                None => no_dialog.told(),
+            }),
+        });
     }
 }

@@ -64,6 +64,14 @@ impl App {
         }
     }
 
+    /// Lets the engine keep what it holds of a document, all of which was read: there is nothing to
+    /// read, and what was read is kept at the end of that.
+    pub(super) fn keep_held(&mut self, id: DocumentId) {
+        if self.held == Some(id) && !self.state.is_busy() {
+            self.begin_reading(id);
+        }
+    }
+
     /// The engine holds one document: the one before has to be read again.
     pub(super) fn forget_held(&mut self, next: DocumentId) {
         for document in self.state.documents.iter_mut().filter(|document| document.id != next) {

@@ -11,19 +11,21 @@ mod serve;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use eframe::egui::{self, Context};
 use longview_library::Library;
 use longview_library::documents::Documents;
 
+use crate::dialogs::Dialogs;
 use crate::document::{Stage, StepFigures};
 use crate::engine::{
     Attention, Command, DocumentId, Engines, Event, Failure, FailureKind, Host, Step, Task, Wake,
     Worker,
 };
-use crate::files::{Arrival, Dialogs, Outbox, Purpose};
+use crate::files::{Arrival, Outbox, Purpose};
 use crate::instance::First;
 use crate::models::Models;
 use crate::settings::Settings;
@@ -35,6 +37,9 @@ use crate::{files, strings, theme, views};
 const FIRST_BUDGETS: [usize; 2] = [512, 1024];
 /// Seconds for which a short message is shown.
 const TOAST_S: f64 = 4.0;
+/// How long the end of the program waits for the engine: it ends after its step, and keeps what was
+/// read. A large document takes a while to write; what was kept on the way is there in any case.
+pub const END_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a window begins.
 pub struct Start {
@@ -44,7 +49,8 @@ pub struct Start {
     pub settings: Settings,
     /// Asks for names of files.
     pub dialogs: Arc<dyn Dialogs>,
-    /// Texts to open; without one the sample is.
+    /// Texts to open. Without one the sample is opened at the first start, when nothing is in the
+    /// library.
     pub files: Vec<PathBuf>,
     /// Read them at once.
     pub reads: bool,
@@ -56,6 +62,8 @@ pub struct Start {
     pub places: Option<Places>,
     /// What serves the library to other programs, with the engines.
     pub host: Option<Host>,
+    /// What of this could not be had, and why.
+    pub failures: Vec<Failure>,
     /// The right to be the first window, to hear of later starts.
     pub first: Option<First>,
     /// Ask this once the first document is read.
@@ -64,6 +72,8 @@ pub struct Start {
     pub exits: Option<usize>,
     /// Close the window after the first answer.
     pub exits_answered: bool,
+    /// How long the end of the window waits until what is read is kept.
+    pub patience: Duration,
 }
 
 /// The window.
@@ -89,13 +99,20 @@ pub struct App {
     cancel_look: Arc<AtomicBool>,
     /// Ends the download that runs.
     cancel_pull: Arc<AtomicBool>,
+    /// Whether what is in the library decides what is shown.
+    awaits_library: bool,
     reads: bool,
     asks: Option<String>,
     exits: Option<usize>,
     exits_answered: bool,
     has_answered: bool,
+    patience: Duration,
+    /// Whether later starts get a window of their own, because this one goes.
+    is_closing: Arc<AtomicBool>,
     /// The document whose last question is asked again once its answer has stopped.
     asks_again: Option<DocumentId>,
+    /// Whether settings or conversations could not be saved.
+    is_unsaved: bool,
     /// A short message for the next frame.
     said: Option<String>,
     next_id: u64,
@@ -115,7 +132,7 @@ impl App {
         let outbox = Outbox { sender, wake: Arc::clone(&wake) };
         let told = outbox.clone();
         let tell = move |message| {
-            told.send(Arrival::Failed(Failure { kind: FailureKind::NotKept, message }));
+            told.send(Arrival::Failed(Failure { kind: FailureKind::NotSaved, message }));
         };
         let open = (start.engines)(&start.settings.setup());
         let has_context_for_others = start.settings.serve.on;
@@ -130,12 +147,16 @@ impl App {
             store: start.places.map(|places| Store::new(places, tell)),
             host: start.host,
             has_context_for_others,
+            awaits_library: false,
             reads: start.reads,
             asks: start.asks,
             exits: start.exits,
             exits_answered: start.exits_answered,
             has_answered: false,
+            patience: start.patience,
+            is_closing: Arc::default(),
             asks_again: None,
+            is_unsaved: false,
             said: None,
             outbox,
             inbox,
@@ -149,15 +170,27 @@ impl App {
         };
         if let Some(first) = start.first {
             let outbox = app.outbox.clone();
-            first.listen(move |files| outbox.send(Arrival::Handed(files)));
+            let is_closing = Arc::clone(&app.is_closing);
+            first.listen(move |files| {
+                let is_there = !is_closing.load(Ordering::Relaxed);
+                if is_there {
+                    outbox.send(Arrival::Handed(files));
+                }
+                is_there
+            });
         }
+        start.failures.into_iter().for_each(|failure| app.notice(failure, false));
         app.begin_serving();
-        app.with_library(|library| Some(files::list(&library)));
-        if start.files.is_empty() {
+        // Who waits for a document that can be read gets one.
+        let wants_sample = app.exits.is_some() || app.asks.is_some() || app.library.is_none();
+        if !start.files.is_empty() {
+            app.open_paths(start.files);
+        } else if wants_sample {
             app.open_sample();
         } else {
-            app.open_paths(start.files);
+            app.awaits_library = true;
         }
+        app.with_library(|library| Some(files::list(&library)));
         app
     }
 
@@ -188,7 +221,7 @@ impl App {
         self.worker = Worker::start(&open, &self.wake);
         self.tasks.clear();
         self.state.engine = EngineState::Opening;
-        self.state.notices.retain(|notice| !notice.failure.kind.is_end());
+        self.state.notices.retain(|notice| !notice.is_end);
         if let Some(held) = self.held.take() {
             self.stand_in_line(held, 0);
         }
@@ -204,9 +237,9 @@ impl App {
         }
     }
 
-    fn notice(&mut self, failure: Failure) {
+    fn notice(&mut self, failure: Failure, is_end: bool) {
         self.state.notices.retain(|notice| notice.failure != failure);
-        self.state.notices.push(Notice { id: self.next_notice, failure });
+        self.state.notices.push(Notice { id: self.next_notice, failure, is_end });
         self.next_notice += 1;
     }
 
@@ -236,6 +269,8 @@ impl App {
             Action::Select(id) => self.select(id),
             Action::CloseDocument(id) => self.close(id),
             Action::Read => self.read(),
+            Action::KeepAgain => self.keep_again(),
+            Action::SaveAgain => self.save_again(),
             Action::LeaveLine(id) => self.state.line.retain(|waiting| *waiting != id),
             Action::Pause(on) => self.pause(on),
             Action::StopReading => self.stop_reading(),
@@ -279,6 +314,7 @@ impl App {
             Action::Choose(settings) => self.choose(ctx, *settings),
             Action::Serve(serve) => self.serve(serve),
             Action::Restart => self.restart(),
+            Action::Repair => self.repair(),
             Action::Dismiss(id) => self.state.notices.retain(|notice| notice.id != id),
         }
     }
@@ -301,19 +337,23 @@ impl App {
             Arrival::Looked(name, found) => self.looked(&name, found),
             Arrival::Pulling(name, pull) => self.pulling(ctx, &name, pull),
             Arrival::Chosen(source) => self.use_model(source),
-            Arrival::Kept(document, id) => {
+            Arrival::Kept(document, id, name) => self.kept(document, id, name),
+            Arrival::NotKept(document, failure) => {
                 let mut documents = self.state.documents.iter_mut();
                 if let Some(document) = documents.find(|found| found.id == document) {
-                    document.kept = Some(id);
+                    (document.is_refused, document.keeps_again) = (true, false);
                 }
-                self.look_for_conversation(document, id);
+                self.notice(failure, false);
                 self.open_what_was_read();
-                self.with_library(|library| Some(files::list(&library)));
             }
             Arrival::Library(kept) => self.listed(kept),
             Arrival::Saved(path) => self.toast(ctx, strings::exported(&path)),
             Arrival::Serving(serving) => self.serving(ctx, serving),
-            Arrival::Failed(failure) => self.notice(failure),
+            Arrival::Said(text) => self.toast(ctx, text),
+            Arrival::Failed(failure) => {
+                self.is_unsaved |= failure.kind == FailureKind::NotSaved;
+                self.notice(failure, false);
+            }
         }
     }
 
@@ -374,7 +414,7 @@ impl App {
                     self.open_what_was_read();
                 }
                 self.state.focuses_question = self.state.current == Some(id);
-                not_kept.into_iter().for_each(|failure| self.notice(failure));
+                not_kept.into_iter().for_each(|failure| self.notice(failure, false));
                 if is_complete && self.state.current == Some(id) {
                     self.ask_first();
                 }
@@ -426,7 +466,7 @@ impl App {
             document.stage = Stage::Planned;
             self.state.line.retain(|waiting| *waiting != id);
         }
-        self.notice(failure);
+        self.notice(failure, false);
         self.serve_line();
     }
 
@@ -434,7 +474,8 @@ impl App {
     fn ended(&mut self, failure: Failure) {
         self.state.engine = EngineState::Gone;
         self.tasks.clear();
-        let (title, _) = strings::failure(failure.kind);
+        let kind = failure.kind.of_end();
+        let (title, _) = strings::failure(kind);
         for document in &mut self.state.documents {
             for reply in document.replies_mut().filter(|reply| reply.task.is_some()) {
                 reply.fail(title);
@@ -443,10 +484,7 @@ impl App {
                 document.stage = Stage::Planned;
             }
         }
-        // What a person can choose otherwise keeps its name.
-        let is_known = failure.kind.is_end();
-        let kind = if is_known { failure.kind } else { FailureKind::EngineStopped };
-        self.notice(Failure { kind, ..failure });
+        self.notice(Failure { kind, ..failure }, true);
     }
 
     /// Whether the engine is there and has looked at so many documents.
@@ -466,9 +504,22 @@ impl App {
 }
 
 impl Drop for App {
+    /// What is read is kept as far as it is, and what is said of an answer, before all ends.
     fn drop(&mut self) {
+        self.is_closing.store(true, Ordering::Relaxed);
         if let Some(host) = &self.host {
             host.end();
+        }
+        // An engine that does nothing has nothing to keep, and one that opens cannot be stopped.
+        let is_busy = self.state.is_busy();
+        self.worker.finish(if is_busy { self.patience } else { Duration::ZERO });
+        while let Some(event) = self.worker.next_event() {
+            if let Event::Step(..) = event {
+                self.heard(event);
+            }
+        }
+        if self.is_unsaved {
+            self.save_again();
         }
     }
 }
@@ -484,7 +535,7 @@ fn first_state(settings: Settings) -> State {
         models: Models::default(),
         current: None,
         notices: Vec::new(),
-        budget: settings.budget.unwrap_or(FIRST_BUDGETS[0]),
+        budget: settings.budget().unwrap_or(FIRST_BUDGETS[0]),
         budget_is_chosen: settings.budget.is_some(),
         settings,
         serving: None,
@@ -510,6 +561,10 @@ impl eframe::App for App {
         let is_answered = self.exits_answered && is_over;
         if is_answered || self.exits.is_some_and(|n| self.has_started(n)) {
             ctx.send_viewport_cmd(egui::ViewportCommand::Close);
+        }
+        if ctx.input(|input| input.viewport().close_requested()) {
+            // What is still to be kept is kept out of sight.
+            ctx.send_viewport_cmd(egui::ViewportCommand::Visible(false));
         }
         if let Some(text) = self.said.take() {
             self.toast(ctx, text);

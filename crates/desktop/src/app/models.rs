@@ -11,7 +11,7 @@ use crate::engine::ModelSource;
 use crate::files::Arrival;
 use crate::models::{self, Look, Offer, Pull};
 use crate::state::Dialog;
-use crate::strings;
+use crate::{refusals, strings};
 
 impl App {
     pub(super) fn show_dialog(&mut self, dialog: Option<Dialog>) {
@@ -57,7 +57,12 @@ impl App {
     pub(super) fn choose_model(&mut self, is_folder: bool) {
         let dialogs = Arc::clone(&self.dialogs);
         self.outbox.later(move || {
-            let path = dialogs.model(is_folder)?;
+            let Ok(path) = dialogs.model(is_folder) else {
+                let name = if is_folder { strings::CHOOSE_FOLDER } else { strings::CHOOSE_GGUF };
+                let why = strings::NO_DIALOG_FOR_MODELS.to_owned();
+                return Some(Arrival::Looked(name.to_owned(), Err(why)));
+            };
+            let path = path?;
             let shown = path.display().to_string();
             let source = ModelSource::Path(path);
             Some(match models::at(source.clone()).needs {
@@ -152,7 +157,7 @@ impl App {
             let removed =
                 name.parse().map_err(|error: longview_library::NameError| error.to_string());
             let removed = removed
-                .and_then(|parsed| library.remove(&parsed).map_err(|error| error.to_string()));
+                .and_then(|parsed| library.remove(&parsed).map_err(|e| refusals::models(&e)));
             if let Err(why) = removed {
                 told.send(Arrival::Looked(name, Err(why)));
             }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use longview_library::documents::{Documents, Id, Source};
 
 use super::App;
+use crate::dialogs::NoDialog;
 use crate::document::{Document, Stage};
-use crate::engine::{Command, DocumentId};
+use crate::engine::{Command, DocumentId, FailureKind};
 use crate::files::{self, Arrival, KeptDocument, Piece, Purpose};
 use crate::state::{Dialog, Pane};
 use crate::{sample, strings};
@@ -68,16 +69,56 @@ impl App {
         });
     }
 
-    /// What is in the library now. What is open there under another name than before is called so.
+    /// What is in the library now. What is open is called as it is there.
     pub(super) fn listed(&mut self, kept: Vec<KeptDocument>) {
-        let before = std::mem::replace(&mut self.state.kept, kept);
+        self.state.kept = kept;
         for new in &self.state.kept {
-            let is_renamed = before.iter().any(|old| old.id == new.id && old.name != new.name);
-            let documents = self.state.documents.iter_mut().filter(|_| is_renamed);
+            let documents = self.state.documents.iter_mut();
             for document in documents.filter(|document| document.kept == Some(new.id)) {
                 document.title.clone_from(&new.name);
             }
         }
+        if !std::mem::take(&mut self.awaits_library) || !self.state.documents.is_empty() {
+            return;
+        }
+        if self.state.kept.is_empty() {
+            self.open_sample();
+        } else {
+            // What a narrow window shows at first.
+            self.state.pane = Pane::List;
+        }
+    }
+
+    /// A document is in the library, under this name.
+    pub(super) fn kept(&mut self, document: DocumentId, id: Id, name: String) {
+        let mut documents = self.state.documents.iter_mut();
+        let (mut is_new, mut keeps_again) = (true, false);
+        if let Some(document) = documents.find(|found| found.id == document) {
+            is_new = document.kept.replace(id).is_none();
+            (document.title, document.is_refused) = (name, false);
+            keeps_again = std::mem::take(&mut document.keeps_again);
+        }
+        if is_new {
+            self.look_for_conversation(document, id);
+        }
+        if keeps_again {
+            self.keep_held(document);
+        }
+        self.open_what_was_read();
+        self.with_library(|library| Some(files::list(&library)));
+    }
+
+    /// Moves aside what is damaged in the library. What is wrong still is told anew.
+    pub(super) fn repair(&mut self) {
+        self.state.notices.retain(|notice| notice.failure.kind != FailureKind::Damaged);
+        let told = self.outbox.clone();
+        self.with_library(move |library| {
+            let listed = files::change(&library, files::repair);
+            if matches!(listed, Arrival::Library(_)) {
+                told.send(Arrival::Said(strings::REPAIRED.to_owned()));
+            }
+            Some(listed)
+        });
     }
 
     pub(super) fn open_sample(&mut self) {
@@ -95,18 +136,26 @@ impl App {
     /// Asks for a folder.
     pub(super) fn choose_folder(&mut self) {
         let dialogs = Arc::clone(&self.dialogs);
-        self.read_files(Purpose::Open, move || dialogs.folder().into_iter().collect());
+        self.read_files(Purpose::Open, move || Ok(dialogs.folder()?.into_iter().collect()));
     }
 
     /// Opens files and folders that were dropped or named.
     pub(super) fn open_paths(&mut self, paths: Vec<PathBuf>) {
-        self.read_files(Purpose::Open, move || paths);
+        self.read_files(Purpose::Open, move || Ok(paths));
     }
 
-    fn read_files(&self, purpose: Purpose, paths: impl FnOnce() -> Vec<PathBuf> + Send + 'static) {
+    fn read_files(
+        &self,
+        purpose: Purpose,
+        paths: impl FnOnce() -> Result<Vec<PathBuf>, NoDialog> + Send + 'static,
+    ) {
         let told = self.outbox.clone();
         self.outbox.later(move || {
-            let (pieces, failures) = files::read_all(&paths());
+            let paths = match paths() {
+                Ok(paths) => paths,
+                Err(NoDialog) => return Some(NoDialog.told()),
+            };
+            let (pieces, failures) = files::read_all(&paths);
             failures.into_iter().for_each(|failure| told.send(Arrival::Failed(failure)));
             (!pieces.is_empty()).then_some(Arrival::Pieces(purpose, pieces))
         });
@@ -179,7 +228,10 @@ impl App {
         self.next_id += 1;
         let task = self.send(id, Command::Plan(id, Arc::clone(&text)));
         let (kept_text, kept_sources) = (Arc::clone(&text), sources.clone());
-        self.with_library(move |library| Some(files::keep(&library, id, kept_sources, &kept_text)));
+        let kept_title = title.clone();
+        self.with_library(move |library| {
+            Some(files::keep(&library, id, &kept_title, kept_sources, &kept_text))
+        });
         let mut document = Document::new(id, title, text, task);
         document.sources = sources;
         self.state.documents.push(document);
@@ -204,7 +256,7 @@ impl App {
         }
         let Some(document) = self.state.document() else { return };
         let (id, text) = (document.id, Arc::clone(&document.text));
-        let waits = has_library && document.kept.is_none();
+        let waits = has_library && document.kept.is_none() && !document.is_refused;
         let may_be_there = has_library || document.session.is_some();
         if waits || !may_be_there || !matches!(document.stage, Stage::Planned) {
             return;

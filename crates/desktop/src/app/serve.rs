@@ -46,7 +46,7 @@ impl App {
     pub(super) fn serving(&mut self, ctx: &Context, serving: Serving) {
         match &serving {
             Serving::On(served) => self.toast(ctx, strings::serving(served)),
-            Serving::Failed(failure) => self.notice(failure.clone()),
+            Serving::Failed(failure) => self.notice(failure.clone(), false),
             Serving::Off | Serving::Starting | Serving::Ending => {}
         }
         if matches!(serving, Serving::On(_) | Serving::Off) {

@@ -194,6 +194,18 @@ pub enum FailureKind {
     Model,
     /// The library could not keep what was read.
     NotKept,
+    /// There is no library: what is read is not kept.
+    NoLibrary,
+    /// The library is not as it was written.
+    Damaged,
+    /// Settings or conversations could not be written.
+    NotSaved,
+    /// The file of the settings could not be understood.
+    Settings,
+    /// Where models come from or lie is named wrongly.
+    NoModels,
+    /// The system has no dialog in which files are chosen.
+    NoDialog,
     /// A file that is no text, or cannot be read or written.
     File,
     /// The port at which the library was to be served is another program's.
@@ -207,9 +219,13 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// Whether there is no engine after it.
-    pub fn is_end(self) -> bool {
-        matches!(self, Self::EngineStopped | Self::NoDevice)
+    /// What the window calls the end of an engine that failed so. What a person can choose
+    /// otherwise keeps its name.
+    pub fn of_end(self) -> Self {
+        match self {
+            Self::NoDevice | Self::Model | Self::OutOfMemory => self,
+            _ => Self::EngineStopped,
+        }
     }
 
     /// Whether it is about the server for other programs.

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use longview_core::{FileSource, HeadId, LayerId};
 use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress, resolve_policy};
-use longview_library::documents::{Documents, Id, Reading, SessionKey};
+use longview_library::documents::{Documents, DocumentsError, Id, Reading, SessionKey};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_reader::{self as reader, Answer, Reader, ReaderError};
 use longview_scheduler::{PolicyOptions, Preset};
 use longview_server::{Offers, Turn, Turns};
-use longview_startup::keeper::{KEEP_EVERY, KeepError, KeepPace, Keeper, Text, session_key};
+use longview_startup::keeper::{KEEP_EVERY, KeepPace, Keeper, Text, session_key};
 use longview_startup::{Device, DeviceOptions, embedded, template, with_device};
 use pollster::block_on;
 
@@ -25,6 +25,7 @@ use super::contract::{
 use super::server;
 use super::serving::{Host, Published, Serve};
 use super::setup::{EngineSetup, Engines, ModelSource};
+use crate::refusals;
 
 /// Tokens of a question and its answer for which a context has room.
 const ROOM: usize = 1024;
@@ -395,7 +396,7 @@ impl<B: Backend + 'static> Local<B> {
     /// What the library has of a document.
     fn open_kept(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure> {
         let Some(library) = self.options.library.clone() else { return Ok(None) };
-        let document = library.get(Id::of(text.as_bytes())).map_err(|error| not_kept(&error))?;
+        let document = library.get(Id::of(text.as_bytes())).map_err(not_kept)?;
         let Some(document) = document.filter(|document| !document.sessions.is_empty()) else {
             return Ok(None);
         };
@@ -577,15 +578,15 @@ impl<'a> Shelf<'a> {
     ) -> Result<(), Failure> {
         let id = Id::of(self.text.as_bytes());
         let n_tokens = reader.state().map_or(0, |state| state.total);
-        let document = self.library.get(id).map_err(|error| not_kept(&error))?;
+        let document = self.library.get(id).map_err(not_kept)?;
         if let Some(document) = document.filter(|_| keeper.is_none()) {
             let engine = reader.engine();
             let plan = engine.kv_plan(&self.policy).map_err(|error| refused(error.into()))?;
             let share = n_tokens as f64 / engine.options().ctx_size.max(1) as f64;
             let needed = (plan.host_kv_bytes as f64 * share) as u64;
-            self.library.check_room(&document, needed).map_err(|error| not_kept(&error))?;
+            self.library.check_room(&document, needed).map_err(not_kept)?;
             let key = key_of(reader, self.policy.text())?;
-            let building = self.library.begin(id, &key).map_err(|error| not_kept(&error))?;
+            let building = self.library.begin(id, &key).map_err(not_kept)?;
             let text = Text { text: self.text, n_tokens, model: &self.words };
             *keeper = Some(Keeper::new(self.library, building, text));
         }
@@ -593,9 +594,9 @@ impl<'a> Shelf<'a> {
         let (engine, session) = reader.session().map_err(refused)?;
         let kept =
             if is_part { keeper.keep_part(engine, session) } else { keeper.keep(engine, session) };
-        kept.map(drop).map_err(|error| match error {
-            KeepError::Engine(error) => refused(error.into()),
-            error => not_kept(&error),
+        kept.map(drop).map_err(|error| Failure {
+            kind: FailureKind::NotKept,
+            message: refusals::keeping(&error, self.library.folder()),
         })
     }
 }
@@ -633,8 +634,8 @@ fn key_of<B: Backend>(reader: &Reader<B>, policy: String) -> Result<SessionKey, 
     session_key(engine, reading, policy).map_err(|error| refused(error.into()))
 }
 
-fn not_kept(error: &dyn std::error::Error) -> Failure {
-    failure(FailureKind::NotKept, error)
+fn not_kept(error: DocumentsError) -> Failure {
+    Failure { kind: FailureKind::NotKept, message: refusals::documents(&error) }
 }
 
 fn too_long(tokens: &str, limit: usize) -> Failure {
@@ -658,7 +659,7 @@ fn refused(error: ReaderError) -> Failure {
         "bad-input" => FailureKind::BadInput,
         _ => FailureKind::Other,
     };
-    failure(kind, &error)
+    Failure { kind, message: refusals::reader(&error) }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use longview_server::{
 use super::contract::{Failure, FailureKind};
 use super::serving::{LibraryServer, Serve, Served};
 use super::setup::{EngineSetup, ModelSource};
+use crate::refusals;
 
 /// Requests that run at the same time, and sequences of a step.
 const PARALLEL: usize = 4;
@@ -133,6 +134,10 @@ fn refused(error: &ServeError, port: u16) -> Failure {
         ServeError::Bind { source, .. } if source.kind() == ErrorKind::AddrInUse => {
             failure(FailureKind::PortTaken, format!("another program has port {port}"))
         }
+        ServeError::Bind { source, .. } => {
+            failure(FailureKind::PortTaken, format!("port {port} cannot be used ({source})"))
+        }
+        ServeError::Library(error) => failure(FailureKind::NotServed, refusals::documents(error)),
         error => failure(FailureKind::NotServed, error),
     }
 }

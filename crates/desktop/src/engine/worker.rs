@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use longview_reader::Answer;
 
@@ -93,7 +94,8 @@ struct Wishes {
 
 /// The thread of an engine. Dropped, it stops what runs and ends by itself.
 pub struct Worker {
-    commands: Sender<(Task, Command)>,
+    /// None once it is to end.
+    commands: Option<Sender<(Task, Command)>>,
     events: Receiver<Event>,
     waiting: VecDeque<Event>,
     control: Arc<Control>,
@@ -122,6 +124,7 @@ impl Worker {
         if let Err(error) = thread.spawn(work) {
             waiting.push_back(Event::Ended(stopped(&format!("no thread: {error}"))));
         }
+        let commands = Some(commands);
         Self { commands, events, waiting, control, last: 0, has_ended: false }
     }
 
@@ -129,7 +132,9 @@ impl Worker {
     pub fn send(&mut self, command: Command) -> Task {
         self.last += 1;
         let task = Task(self.last);
-        let _ = self.commands.send((task, command));
+        if let Some(commands) = &self.commands {
+            let _ = commands.send((task, command));
+        }
         task
     }
 
@@ -158,6 +163,18 @@ impl Worker {
         self.control.changed.notify_all();
     }
 
+    /// Ends what runs after its step, and waits so long for the thread: what was read is kept then.
+    /// What it says on the way are the last events.
+    pub fn finish(&mut self, patience: Duration) {
+        self.commands = None;
+        self.control.end();
+        let end = Instant::now() + patience;
+        let left = || end.saturating_duration_since(Instant::now());
+        while let Ok(event) = self.events.recv_timeout(left()) {
+            self.waiting.push_back(event);
+        }
+    }
+
     /// Lets a task wait after its current step, or go on.
     pub fn pause(&self, task: Task, on: bool) {
         self.control.wishes().paused = on.then_some(task.0);
@@ -167,8 +184,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.control.wishes().ends = true;
-        self.control.changed.notify_all();
+        self.control.end();
     }
 }
 
@@ -182,6 +198,12 @@ impl Control {
     fn wishes(&self) -> MutexGuard<'_, Wishes> {
         // Nothing that holds the lock can leave it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets all tasks stop.
+    fn end(&self) {
+        self.wishes().ends = true;
+        self.changed.notify_all();
     }
 
     /// What a task is to do after a step. Waits while it is paused.
@@ -227,6 +249,10 @@ fn serve(
 ) {
     say.event(Event::Ready(engine.model()));
     while let Ok((task, command)) = inbox.recv() {
+        // What was not begun is not worth waiting for.
+        if control.wishes().ends {
+            return;
+        }
         match run(&mut *engine, task, &command, say, control) {
             Ok(step) => say.step(task, step),
             Err(failure) => say.event(Event::Failed(task, failure)),

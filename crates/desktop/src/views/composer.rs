@@ -6,7 +6,8 @@ use eframe::egui::{
 
 use super::widgets;
 use crate::document::Stage;
-use crate::state::{Action, BUDGETS, EngineState, State};
+use crate::settings::BUDGETS;
+use crate::state::{Action, EngineState, State};
 use crate::strings;
 use crate::theme::{GAP, TIGHT};
 
@@ -86,7 +87,7 @@ fn field(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
 
 fn budget(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     let most = match state.document().and_then(|document| document.plan) {
-        Some(plan) => plan.context.min(*BUDGETS.end()),
+        Some(plan) => plan.context.clamp(*BUDGETS.start(), *BUDGETS.end()),
         None => *BUDGETS.end(),
     };
     let before = state.budget;

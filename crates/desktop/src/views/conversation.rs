@@ -203,8 +203,11 @@ fn buttons(ui: &mut Ui, place: &Place<'_>, actions: &mut Vec<Action>) {
             actions.push(Action::AskAgain(place.at));
         }
         let compare = widgets::quiet(ui, strings::COMPARE);
-        if !is_compared && ui.add_enabled(place.can_ask, compare).clicked() {
-            actions.push(Action::Compare(place.at));
+        if !is_compared {
+            let compare = ui.add_enabled(place.can_ask, compare);
+            if compare.on_hover_text(strings::COMPARE_HELP).clicked() {
+                actions.push(Action::Compare(place.at));
+            }
         }
     });
 }

@@ -1,14 +1,14 @@
 //! What stands above the window: questions, the models, the settings.
 
 use eframe::egui::{Frame, Id as WidgetId, Key, Margin, Modal, RichText, TextEdit, TextStyle, Ui};
-use longview_library::documents::Id;
+use longview_library::documents::{Id, check_name};
 
 use super::widgets;
 use crate::figures::bytes;
 use crate::files::KeptDocument;
 use crate::state::{Action, Dialog, State};
-use crate::strings;
 use crate::theme::{GAP, PAGE, TIGHT};
+use crate::{refusals, strings};
 
 /// Width of a question.
 const WIDTH: f32 = 360.0;
@@ -76,10 +76,13 @@ fn rename(
     field.labelled_by(label.id);
     let name = name.trim().to_owned();
     let is_taken = kept.iter().any(|other| other.id != id && other.name == name);
+    let refused = check_name(&name).err().filter(|_| !name.is_empty());
     if is_taken {
         widgets::caption(ui, strings::NAME_TAKEN);
+    } else if let Some(error) = &refused {
+        widgets::caption(ui, refusals::documents(error));
     }
-    let can = !name.is_empty() && !is_taken;
+    let can = !name.is_empty() && !is_taken && refused.is_none();
     let is_done = widgets::buttons(ui, strings::RENAME, can, actions) || is_entered;
     if is_done && can {
         actions.push(Action::Rename(id, name));

@@ -44,7 +44,7 @@ fn field(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
         looks = response.lost_focus() && ui.input(|input| input.key_pressed(Key::Enter));
         response.labelled_by(label.id);
         let can = !state.models.wanted.trim().is_empty();
-        looks |= ui.add_enabled(can, widgets::secondary(strings::LOOK)).clicked();
+        looks |= ui.add_enabled(can, widgets::secondary(strings::FIND_MODEL)).clicked();
     });
     if looks {
         actions.push(Action::Look(state.models.wanted.clone()));
@@ -77,7 +77,7 @@ fn looked(ui: &mut Ui, state: &State, machine: Option<&Machine>, actions: &mut V
         }),
         Look::Failed(name, why) => widgets::card(ui, |ui| {
             ui.label(name);
-            ui.colored_label(palette.bad, why);
+            ui.colored_label(palette.bad, strings::sentence(why));
         }),
         Look::Found(offer, pull) => {
             widgets::card(ui, |ui| offered(ui, offer, pull, machine, actions))
@@ -113,7 +113,7 @@ fn offered(
         }
         Pull::Failed(why) => {
             let palette = theme::palette(ui.visuals());
-            ui.colored_label(palette.bad, why);
+            ui.colored_label(palette.bad, strings::sentence(why));
             widgets::caption(ui, strings::DOWNLOAD_KEPT);
             begin(ui, actions);
         }
@@ -154,7 +154,7 @@ fn verdict_line(ui: &mut Ui, needs: &Result<Needs, String>, machine: Option<&Mac
             ui.label(text.color(color)).on_hover_text(strings::verdict_help());
         }
         Err(why) => {
-            let text = RichText::new(why).text_style(TextStyle::Small);
+            let text = RichText::new(strings::sentence(why)).text_style(TextStyle::Small);
             ui.label(text.color(palette.bad));
         }
     }
@@ -249,8 +249,8 @@ fn suggested(ui: &mut Ui, state: &State, machine: Option<&Machine>, actions: &mu
                 verdict_line(ui, &Ok(model.needs()), machine);
             },
             |ui| {
-                let look = ui.add(widgets::secondary(strings::LOOK));
-                let name = format!("{}: {}", strings::LOOK, model.title);
+                let look = ui.add(widgets::secondary(strings::DETAILS));
+                let name = format!("{}: {}", strings::DETAILS, model.title);
                 look.widget_info(|| {
                     eframe::egui::WidgetInfo::labeled(eframe::egui::Role::Button, true, &name)
                 });

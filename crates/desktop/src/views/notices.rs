@@ -27,7 +27,7 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     area.auto_shrink([false, true]).show(ui, |ui| {
         state.notices.iter().rev().for_each(|notice| framed(ui, notice, state, actions));
     });
-    let is_for_now = |notice: &&Notice| !notice.failure.kind.is_end();
+    let is_for_now = |notice: &&Notice| !notice.is_end;
     if state.notices.iter().filter(is_for_now).count() > 1 {
         let margin = Margin { left: PAGE as i8, ..Margin::ZERO };
         Frame::new().inner_margin(margin).show(ui, |ui| {
@@ -61,31 +61,50 @@ fn one(ui: &mut Ui, notice: &Notice, settings: &Settings, actions: &mut Vec<Acti
             }
         }
         ui.add_space(GAP);
-        ui.horizontal(|ui| {
-            let kind = notice.failure.kind;
-            let is_stopped = kind.is_end();
-            let is_set = kind == FailureKind::NoDevice || kind.is_of_server();
-            if is_set && ui.add(widgets::primary(ui, SETTINGS)).clicked() {
-                let settings = Box::new(settings.clone());
-                actions.push(Action::ShowDialog(Some(Dialog::Settings(settings, false))));
-            }
-            let again = if kind == FailureKind::NoDevice {
-                widgets::secondary(strings::START_AGAIN)
-            } else {
-                widgets::primary(ui, strings::START_AGAIN)
-            };
-            if is_stopped && ui.add(again).clicked() {
-                actions.push(Action::Restart);
-            }
-            let built_in = widgets::secondary(strings::USE_BUILT_IN);
-            let is_other = settings.model != ModelSource::Embedded;
-            let may_help = is_stopped && kind != FailureKind::NoDevice;
-            if may_help && is_other && ui.add(built_in).clicked() {
-                actions.push(Action::UseModel(ModelSource::Embedded));
-            }
-            if !is_stopped && ui.add(widgets::secondary(strings::DISMISS)).clicked() {
-                actions.push(Action::Dismiss(notice.id));
-            }
-        });
+        ui.horizontal_wrapped(|ui| buttons(ui, notice, settings, actions));
     });
+}
+
+/// What helps first, and the rest beside it.
+fn buttons(ui: &mut Ui, notice: &Notice, settings: &Settings, actions: &mut Vec<Action>) {
+    let (kind, is_end) = (notice.failure.kind, notice.is_end);
+    let is_of_memory = is_end && kind == FailureKind::OutOfMemory;
+    let is_of_model = is_end && kind == FailureKind::Model;
+    if kind == FailureKind::NoDevice || is_of_memory || kind.is_of_server() {
+        if ui.add(widgets::primary(ui, SETTINGS)).clicked() {
+            // The limit of device memory is among those that are shown last.
+            let dialog = Dialog::Settings(Box::new(settings.clone()), is_of_memory);
+            actions.push(Action::ShowDialog(Some(dialog)));
+        }
+    } else if is_of_model {
+        if ui.add(widgets::primary(ui, strings::MODELS)).clicked() {
+            actions.push(Action::ShowDialog(Some(Dialog::Models)));
+        }
+    } else if is_end && ui.add(widgets::primary(ui, strings::START_AGAIN)).clicked() {
+        actions.push(Action::Restart);
+    } else if kind == FailureKind::NotSaved
+        && ui.add(widgets::primary(ui, strings::TRY_AGAIN)).clicked()
+    {
+        actions.push(Action::SaveAgain);
+    } else if kind == FailureKind::Damaged
+        && ui.add(widgets::primary(ui, strings::REPAIR)).clicked()
+    {
+        actions.push(Action::Repair);
+    }
+    if !is_end {
+        if ui.add(widgets::secondary(strings::DISMISS)).clicked() {
+            actions.push(Action::Dismiss(notice.id));
+        }
+        return;
+    }
+    if kind != FailureKind::EngineStopped
+        && ui.add(widgets::secondary(strings::START_AGAIN)).clicked()
+    {
+        actions.push(Action::Restart);
+    }
+    let is_other = settings.model != ModelSource::Embedded;
+    let may_help = is_other && kind != FailureKind::NoDevice;
+    if may_help && ui.add(widgets::secondary(strings::USE_BUILT_IN)).clicked() {
+        actions.push(Action::UseModel(ModelSource::Embedded));
+    }
 }

@@ -62,7 +62,7 @@ fn row(ui: &mut Ui, i: usize, n: usize, piece: &Piece, change: &mut Option<Chang
             Layout::left_to_right(Align::Center),
             |ui| {
                 ui.set_width(width);
-                let title = strings::file_of_order(i, &piece.title);
+                let title = strings::file_of_order(i, &piece.source.name);
                 ui.scope(|ui| {
                     // A long name leaves its size room, and does not run under the buttons.
                     ui.set_max_width((width - SIZE).max(40.0));
@@ -78,7 +78,7 @@ fn row(ui: &mut Ui, i: usize, n: usize, piece: &Piece, change: &mut Option<Chang
             let button = |ui: &mut Ui, text: &str, can: bool| {
                 let shown = RichText::new(text).text_style(TextStyle::Small);
                 let response = ui.add_enabled(can, Button::new(shown));
-                let name = format!("{text}: {}", piece.title);
+                let name = format!("{text}: {}", piece.source.name);
                 response.widget_info(|| {
                     eframe::egui::WidgetInfo::labeled(eframe::egui::Role::Button, can, &name)
                 });

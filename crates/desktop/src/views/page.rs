@@ -20,7 +20,7 @@ use crate::theme::{self, GAP, LINE, MEASURE, PAGE, Palette, TIGHT, WIDE};
 pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     let (engine, line) = (state.engine.clone(), state.line.clone());
     let Some(document) = state.document() else {
-        return empty(ui, actions);
+        return empty(ui, !state.kept.is_empty(), actions);
     };
     let margin = Margin { left: PAGE as i8, right: PAGE as i8, top: WIDE as i8, bottom: GAP as i8 };
     Frame::new().inner_margin(margin).show(ui, |ui| {
@@ -38,13 +38,18 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     text(ui, document);
 }
 
-fn empty(ui: &mut Ui, actions: &mut Vec<Action>) {
+fn empty(ui: &mut Ui, has_library: bool, actions: &mut Vec<Action>) {
+    let (title, text) = if has_library {
+        (strings::CHOOSE_TITLE, strings::CHOOSE_TEXT)
+    } else {
+        (strings::EMPTY_TITLE, strings::EMPTY_TEXT)
+    };
     let palette = theme::palette(ui.visuals());
     ui.vertical_centered(|ui| {
         ui.add_space((ui.available_height() / 3.0).max(PAGE));
-        ui.label(RichText::new(strings::EMPTY_TITLE).text_style(theme::title_style()));
+        ui.label(RichText::new(title).text_style(theme::title_style()));
         ui.add_space(GAP);
-        let text = widgets::prose(strings::EMPTY_TEXT).color(palette.weak);
+        let text = widgets::prose(text).color(palette.weak);
         ui.scope(|ui| {
             ui.set_max_width(420.0);
             ui.label(text);

@@ -56,6 +56,15 @@ pub fn show(
                 actions.push(Action::Read);
             }
         }),
+        Stage::Read(_) if document.is_unkept() => widgets::card(ui, |ui| {
+            let palette = theme::palette(ui.visuals());
+            ui.colored_label(palette.warn, strings::NOT_IN_LIBRARY);
+            ui.add_space(TIGHT);
+            let can = !document.is_answering() && !document.keeps_again;
+            if ui.add_enabled(can, widgets::secondary(strings::KEEP_NOW)).clicked() {
+                actions.push(Action::KeepAgain);
+            }
+        }),
         Stage::Read(_) => {}
     }
 }
@@ -100,10 +109,11 @@ fn facts(ui: &mut Ui, document: &Document, plan: &ReadPlan) {
         Some(pages) => widgets::fact(ui, strings::PLAN_OWN_PAGES, &count(pages as usize)),
         None => {
             let pages = document.n_letters.div_ceil(PAGE_LETTERS);
-            widgets::fact(ui, strings::PLAN_PAGES, &format!("about {}", count(pages)));
+            widgets::fact(ui, strings::PLAN_PAGES, &format!("about {}", count(pages)))
         }
-    }
-    widgets::fact(ui, strings::PLAN_TOKENS, &strings::plan_tokens(plan));
+    };
+    let tokens = widgets::fact(ui, strings::PLAN_TOKENS, &strings::plan_tokens(plan));
+    tokens.on_hover_text(strings::PLAN_TOKENS_HELP);
     widgets::fact(ui, strings::PLAN_CONTEXT, &strings::plan_context(plan));
     widgets::fact(ui, strings::PLAN_HOST, &bytes(plan.parts.host_bytes()));
     widgets::fact(ui, strings::PLAN_DEVICE, &bytes(plan.parts.device_bytes()));

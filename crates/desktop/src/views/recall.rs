@@ -69,6 +69,7 @@ fn over_time(ui: &mut Ui, state: &mut State) {
 
 fn context(ui: &mut Ui, state: &mut State) {
     ui.label(strings::MAP);
+    widgets::caption(ui, strings::MAP_HELP);
     if let EngineState::Ready(model) = state.engine.clone() {
         ui.horizontal(|ui| {
             let (layer, head) = &mut state.map_place;

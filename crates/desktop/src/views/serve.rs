@@ -40,7 +40,7 @@ pub fn show(ui: &mut Ui, serve: &mut Serve, serving: Option<&Serving>, actions: 
             widgets::caption(ui, strings::failure(failure.kind).1);
             ui.add_space(TIGHT);
             fields(ui, serve);
-            if serve.on && ui.add(widgets::secondary(strings::SERVE_AGAIN)).clicked() {
+            if serve.on && ui.add(widgets::secondary(strings::TRY_AGAIN)).clicked() {
                 actions.push(Action::Serve(serve.clone()));
             }
         }

@@ -5,8 +5,8 @@ use longview_scheduler::Preset;
 
 use super::{serve, widgets};
 use crate::engine::Serving;
-use crate::settings::{DEVICES, SCALES, Settings};
-use crate::state::{Action, BUDGETS};
+use crate::settings::{BUDGETS, DEVICES, SCALES, Settings};
+use crate::state::Action;
 use crate::strings;
 use crate::theme::{GAP, WIDE};
 
@@ -66,16 +66,19 @@ fn device(ui: &mut Ui, settings: &mut Settings) {
 
 fn advanced(ui: &mut Ui, settings: &mut Settings) {
     let label = ui.label(strings::POLICY);
-    let combo = ComboBox::from_id_salt("policy").width(240.0);
-    let combo = combo.selected_text(settings.policy.clone()).show_ui(ui, |ui| {
+    let (name, what) = strings::policy(settings.setup().policy);
+    let combo = ComboBox::from_id_salt("policy").width(280.0);
+    let combo = combo.selected_text(name).show_ui(ui, |ui| {
         for preset in POLICIES {
-            let shown = widgets::choice(ui, preset.name());
+            let (name, what) = strings::policy(preset);
+            let shown = widgets::choice(ui, name);
             let response =
                 ui.selectable_value(&mut settings.policy, preset.name().to_owned(), shown);
-            response.on_hover_text(preset.info().budget);
+            response.on_hover_text(what);
         }
     });
     combo.response.labelled_by(label.id);
+    widgets::caption(ui, what);
     widgets::caption(ui, strings::POLICY_HELP);
     ui.add_space(GAP);
     ui.checkbox(&mut settings.bounds, strings::BOUNDS);
@@ -90,7 +93,7 @@ fn advanced(ui: &mut Ui, settings: &mut Settings) {
 
 fn budget(ui: &mut Ui, settings: &mut Settings) {
     let label = ui.label(strings::FIRST_BUDGET);
-    let mut tokens = settings.budget.unwrap_or(512);
+    let mut tokens = settings.budget().unwrap_or(512);
     let slider = Slider::new(&mut tokens, BUDGETS).logarithmic(true).step_by(64.0);
     let response = ui.add(slider);
     if response.changed() {
@@ -103,11 +106,14 @@ fn budget(ui: &mut Ui, settings: &mut Settings) {
 /// A number of gibibytes, of which 0 is no limit.
 fn limit(ui: &mut Ui, name: &str, help: &str, bytes: &mut Option<u64>) {
     let label = ui.label(name);
+    let before = *bytes;
     let mut gib = bytes.map_or(0, |bytes| bytes / GIB);
     let value = eframe::egui::DragValue::new(&mut gib).range(0..=4096);
-    let response = ui.add(value.custom_formatter(|value, _| match value as u64 {
-        0 => strings::NO_LIMIT.to_owned(),
-        n => n.to_string(),
+    let response = ui.add(value.custom_formatter(move |value, _| match (value as u64, before) {
+        // A file can say less than is chosen here: that is no absence of a limit.
+        (0, Some(bytes)) if bytes < GIB => strings::size(bytes),
+        (0, _) => strings::NO_LIMIT.to_owned(),
+        (n, _) => n.to_string(),
     }));
     if response.changed() {
         *bytes = (gib > 0).then_some(gib * GIB);

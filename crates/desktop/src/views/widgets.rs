@@ -166,14 +166,15 @@ pub fn bar(
 }
 
 /// A name and what it is, in two columns.
-pub fn fact(ui: &mut Ui, name: &str, value: &str) {
+pub fn fact(ui: &mut Ui, name: &str, value: &str) -> Response {
     let palette = theme::palette(ui.visuals());
-    ui.horizontal(|ui| {
+    let row = ui.horizontal(|ui| {
         ui.colored_label(palette.weak, name);
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             ui.label(value);
         });
     });
+    row.response
 }
 
 /// What a dialog shows between its title and its buttons, scrolled where it is higher than `most`.

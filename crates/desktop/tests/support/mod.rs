@@ -17,8 +17,8 @@ use egui_kittest::kittest::{By, NodeT as _, Queryable as _};
 use egui_kittest::{Harness, Node};
 use egui_system_font_provider::SystemFontProvider;
 use longview_desktop::app::{App, Start};
-use longview_desktop::engine::{Engines, Host, OpenEngine};
-use longview_desktop::files::Dialogs;
+use longview_desktop::dialogs::{Dialogs, NoDialog};
+use longview_desktop::engine::{Engines, Failure, Host, OpenEngine};
 use longview_desktop::settings::Settings;
 use longview_desktop::store::Places;
 use longview_desktop::strings;
@@ -44,23 +44,37 @@ pub struct Chosen {
     pub model: Option<PathBuf>,
     /// To save as.
     pub save: Option<PathBuf>,
+    /// Whether the system has no dialogs.
+    pub has_no_dialogs: bool,
+    /// Where answers go then.
+    pub place: Option<PathBuf>,
+}
+
+impl Chosen {
+    fn shown<T>(&self, chosen: T) -> Result<T, NoDialog> {
+        if self.has_no_dialogs { Err(NoDialog) } else { Ok(chosen) }
+    }
 }
 
 impl Dialogs for Chosen {
-    fn open(&self) -> Vec<PathBuf> {
-        self.open.clone()
+    fn open(&self) -> Result<Vec<PathBuf>, NoDialog> {
+        self.shown(self.open.clone())
     }
 
-    fn folder(&self) -> Option<PathBuf> {
-        self.folder.clone()
+    fn folder(&self) -> Result<Option<PathBuf>, NoDialog> {
+        self.shown(self.folder.clone())
     }
 
-    fn model(&self, _is_folder: bool) -> Option<PathBuf> {
-        self.model.clone()
+    fn model(&self, _is_folder: bool) -> Result<Option<PathBuf>, NoDialog> {
+        self.shown(self.model.clone())
     }
 
-    fn save(&self, _suggested: &str) -> Option<PathBuf> {
-        self.save.clone()
+    fn save(&self, _suggested: &str) -> Result<Option<PathBuf>, NoDialog> {
+        self.shown(self.save.clone())
+    }
+
+    fn place(&self) -> Option<PathBuf> {
+        self.place.clone()
     }
 }
 
@@ -74,6 +88,9 @@ pub struct Setup {
     pub models: Option<Arc<Library>>,
     pub places: Option<Places>,
     pub host: Option<Host>,
+    pub failures: Vec<Failure>,
+    /// How long its end waits for the engine. Scripts let no step happen that no test asks for.
+    pub patience: Duration,
     pub size: Vec2,
     pub theme: Theme,
     pub allows_missing_glyphs: bool,
@@ -98,6 +115,8 @@ impl Setup {
             models: None,
             places: None,
             host: None,
+            failures: Vec::new(),
+            patience: Duration::ZERO,
             size: WIDE,
             theme: Theme::Light,
             allows_missing_glyphs: false,
@@ -119,10 +138,12 @@ impl Setup {
             models: self.models,
             places: self.places,
             host: self.host,
+            failures: self.failures,
             first: None,
             asks: None,
             exits: None,
             exits_answered: false,
+            patience: self.patience,
         };
         let mut builder = Harness::builder()
             .with_size(size)

@@ -9,7 +9,8 @@ use image::{Rgb, RgbImage};
 use x11rb::connection::Connection as _;
 use x11rb::protocol::Event;
 use x11rb::protocol::xproto::{
-    AtomEnum, ChangeWindowAttributesAux, ConnectionExt as _, EventMask, Window as WindowId,
+    AtomEnum, ChangeWindowAttributesAux, ClientMessageEvent, ConnectionExt as _, EventMask,
+    Window as WindowId,
 };
 use x11rb::rust_connection::RustConnection;
 
@@ -154,6 +155,15 @@ impl Manager {
         let asked = self.connection.get_property(false, window, name, text, 0, 64).unwrap();
         let title = asked.reply().map(|reply| reply.value).unwrap_or_default();
         String::from_utf8_lossy(&title).into_owned()
+    }
+
+    /// Closes a window, as the button in its frame does.
+    pub fn close(&self, window: WindowId) {
+        let [protocols, delete] = [&b"WM_PROTOCOLS"[..], b"WM_DELETE_WINDOW"]
+            .map(|name| self.connection.intern_atom(false, name).unwrap().reply().unwrap().atom);
+        let message = ClientMessageEvent::new(32, window, protocols, [delete, 0, 0, 0, 0]);
+        let sent = self.connection.send_event(false, window, EventMask::NO_EVENT, message);
+        sent.unwrap().check().unwrap();
     }
 
     /// Waits until a window asks to be brought forward, and says which.

@@ -192,7 +192,13 @@ impl DocumentEngine for Scripted {
             }
         }
         let seconds = self.done as f64 / 2950.0;
-        Ok(ReadState { tokens: self.done, total, seconds, was_kept: false, not_kept: None })
+        let not_kept = self.text.contains("cannot be kept").then(|| Failure {
+            kind: FailureKind::NotKept,
+            message: "Lanterns: takes 312 MiB, and the library may hold 64.0 MiB (0 B of it \
+                pinned). Raise \"Limit of the library\" in Settings, Advanced."
+                .to_owned(),
+        });
+        Ok(ReadState { tokens: self.done, total, seconds, was_kept: false, not_kept })
     }
 
     fn ask(

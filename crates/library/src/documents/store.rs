@@ -10,13 +10,12 @@ use super::folder::{Folder, id_of};
 use super::id::Id;
 use super::lock::Lock;
 use super::manifest::Manifest;
+use super::name::{check_name, name_of_file};
 use super::part::write_whole;
 use super::prefix::Chain;
 use super::quota;
 use crate::space;
 
-/// Letters that a name may have.
-const MAX_NAME: usize = 200;
 /// Digits of an id that name a document.
 const MIN_DIGITS: usize = 4;
 /// Names that a message suggests.
@@ -483,27 +482,6 @@ fn near(word: &str, documents: &[Document]) -> Vec<String> {
     all.iter().take(MAX_NEAR).map(|(_, name)| (*name).to_owned()).collect()
 }
 
-/// Names are shown in tables and typed in shells.
-fn check_name(name: &str) -> Result<(), DocumentsError> {
-    let bad = |reason| Err(DocumentsError::BadName { name: name.to_owned(), reason });
-    if name.trim().is_empty() {
-        return bad("it is empty");
-    }
-    if name.trim() != name {
-        return bad("it begins or ends with a blank");
-    }
-    if name.starts_with('-') {
-        return bad("it begins with a dash, as options do");
-    }
-    if name.chars().count() > MAX_NAME {
-        return bad("it has more than 200 letters");
-    }
-    if name.chars().any(char::is_control) {
-        return bad("it has control characters");
-    }
-    Ok(())
-}
-
 fn check_free(manifest: &Manifest, name: &str, id: Id) -> Result<(), DocumentsError> {
     if manifest.documents.iter().any(|document| document.name == name && document.id != id) {
         return Err(DocumentsError::NameTaken { name: name.to_owned() });
@@ -511,13 +489,9 @@ fn check_free(manifest: &Manifest, name: &str, id: Id) -> Result<(), DocumentsEr
     Ok(())
 }
 
-/// The first source's name without its ending, in letters that a name may have.
+/// What the first source would be called.
 fn name_of(sources: &[Source]) -> String {
-    let first = sources.first().map_or("", |source| &*source.name);
-    let stem = Path::new(first).file_stem().and_then(|stem| stem.to_str()).unwrap_or("");
-    let clean: String = stem.chars().filter(|c| !c.is_control()).take(MAX_NAME / 2).collect();
-    let clean = clean.trim().trim_start_matches('-');
-    if clean.is_empty() { "document".to_owned() } else { clean.to_owned() }
+    name_of_file(sources.first().map_or("", |source| &*source.name))
 }
 
 /// `name`, or with a number behind it.
