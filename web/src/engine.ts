@@ -147,6 +147,10 @@ export interface Answer {
   hostBytes: number;
   finish: "end" | "length" | "stopped";
   passages: Passage[];
+  /** When the first token came, where the engine tells. */
+  firstAfterS?: number;
+  /** Tokens that a step attended to, the mean, and those that there were, where it tells. */
+  attended?: { tokens: number; of: number };
 }
 
 export interface Question {
