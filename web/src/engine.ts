@@ -149,8 +149,10 @@ export interface Answer {
   passages: Passage[];
   /** When the first token came, where the engine tells. */
   firstAfterS?: number;
-  /** Tokens that a step attended to, the mean, and those that there were, where it tells. */
-  attended?: { tokens: number; of: number };
+  /** Tokens that a step attended to, the mean over steps, layers and KV heads, where it tells. */
+  attended?: number | null;
+  /** Tokens that there were. */
+  context?: number;
 }
 
 export interface Question {

@@ -159,15 +159,15 @@ const ENDINGS: Record<Answer["finish"], string | null> = {
 
 /** Figures of an answer; those that its engine did not tell are left out. */
 function factsOf(answer: Answer): [string, string][] {
-  const { tokens, deviceBytes, hostBytes, hitRate, firstAfterS, attended } = answer;
+  const { tokens, deviceBytes, hostBytes, hitRate, firstAfterS } = answer;
+  const { attended = null, context = 0 } = answer;
   const facts: [string, string][] = [
     ["Tokens", `${count(tokens)} in ${seconds(answer.seconds)}`],
     ["Tokens/s", rate(answer.tokensPerS)],
   ];
   if (firstAfterS !== undefined) facts.splice(1, 0, ["First token after", seconds(firstAfterS)]);
-  if (attended !== undefined) {
-    const mean = `${count(attended.tokens)} of ${count(attended.of)} tokens`;
-    facts.push(["Attended in a step, mean", mean]);
+  if (attended !== null && context > 0) {
+    facts.push(["Attended in a step, mean", `${count(attended)} of ${count(context)} tokens`]);
   }
   if (hitRate !== null) facts.push(["Hits in the device cache", percent(hitRate)]);
   if (deviceBytes + hostBytes > 0) {
@@ -177,15 +177,23 @@ function factsOf(answer: Answer): [string, string][] {
   return facts;
 }
 
+/** Characters of a question: whoever pastes a text as one does not want to scroll past it. */
+const MOST_SHOWN = 300;
+
 /** A question with its cards, to be put in front of earlier ones, and a button to ask it again. */
 export function exchange(question: string, cards: AnswerCard[], again: () => void): HTMLElement {
   const more = button("Ask again", again, {
     class: "quiet again",
     title: "With the settings of now",
   });
-  more.setAttribute("aria-label", `Ask again: ${question}`);
-  const title = make("div", { class: "head" }, make("h3", {}, question), more);
+  more.setAttribute("aria-label", `Ask again: ${question.slice(0, MOST_SHOWN)}`);
+  const characters = Array.from(question);
+  const isLong = characters.length > MOST_SHOWN;
+  const shown = isLong ? `${characters.slice(0, MOST_SHOWN).join("")}…` : question;
+  const title = make("div", { class: "head" }, make("h3", {}, shown), more);
+  const whole = make("details", {}, make("summary", {}, "The whole question"));
+  whole.append(make("p", { class: "whole" }, question));
   const body = make("div", { class: cards.length > 1 ? "cards pair" : "cards" });
   body.append(...cards.map((card) => card.element));
-  return make("article", { class: "exchange" }, title, body);
+  return make("article", { class: "exchange" }, title, ...(isLong ? [whole] : []), body);
 }

@@ -191,15 +191,20 @@ function isAnswer(value: unknown): value is KeptAnswer {
   const { finish, passages } = answer;
   const isEnd = finish === "end" || finish === "length" || finish === "stopped";
   const hasRate = rate === null || typeof rate === "number";
-  const first = answer["firstAfterS"];
-  const hasTimes = first === undefined || typeof first === "number";
-  const isWhole = hasNumbers && hasRate && isEnd && hasTimes && isAttended(answer["attended"]);
-  return isWhole && Array.isArray(passages) && passages.every(isPassage);
+  const hasMore = ["firstAfterS", "attended", "context"].every((name) => isFigure(answer[name]));
+  return (
+    hasNumbers &&
+    hasRate &&
+    isEnd &&
+    hasMore &&
+    Array.isArray(passages) &&
+    passages.every(isPassage)
+  );
 }
 
-function isAttended(value: unknown): boolean {
-  if (value === undefined) return true;
-  return isObject(value) && ["tokens", "of"].every((name) => typeof value[name] === "number");
+/** A number that may be missing. */
+function isFigure(value: unknown): boolean {
+  return value === undefined || value === null || typeof value === "number";
 }
 
 function isPassage(value: unknown): value is Passage {

@@ -399,14 +399,15 @@ class ServerClient implements Client {
       text: run.text,
       tokens: number(object(last["usage"])["completion_tokens"]) || run.tokens,
       seconds: run.seconds,
-      tokensPerS: run.tokensPerS,
+      // As the server counts: tokens that came at once have no speed here.
+      tokensPerS: number(object(last["timings"])["predicted_per_second"]) || run.tokensPerS,
       hitRate: typeof rate === "number" ? rate : null,
       deviceBytes,
       hostBytes,
       finish: stopped ? "stopped" : run.finish,
       passages: list(seen["passages"]).map(place),
       ...(firstAfterS === undefined ? {} : { firstAfterS }),
-      ...(hasMean ? { attended: { tokens: mean, of } } : {}),
+      ...(hasMean ? { attended: mean, context: of } : {}),
     };
   }
 

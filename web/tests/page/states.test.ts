@@ -313,3 +313,17 @@ test("a document shows its name while it is read and after", async () => {
   assert.equal(await page.locator("#document-name").innerText(), "<i>hills</i>.txt");
   await idle(page);
 });
+
+test("an answer says how much of the context a step attended to", async () => {
+  const page = await stage.start();
+  await readSample(page, 2000);
+  const line = await page.locator("#document-line").innerText();
+  const all = /^[\d,]+/.exec(line)?.[0] ?? "";
+  await page.getByLabel("Compare with full attention").check();
+  await ask(page, null);
+  const [policy, full] = await page.locator(".facts").allInnerTexts();
+  assert.match(policy ?? "", new RegExp(`Attended in a step, mean\\s+508 of ${all} tokens`));
+  assert.match(full ?? "", new RegExp(`Attended in a step, mean\\s+${all} of ${all} tokens`));
+  // It has no cache.
+  assert.doesNotMatch(full ?? "", /Hits/);
+});

@@ -211,6 +211,33 @@ test("an answer says that it is cut off, how long it took, and what it attended 
   assert.doesNotMatch(card, /Hits in the device cache\s+-/);
 });
 
+test("an answer has the speed that the server measured", async () => {
+  const page = await visiting.visit();
+  const end = {
+    choices: [],
+    usage: { completion_tokens: 4 },
+    timings: { predicted_per_second: 12.5 },
+    longview: {},
+  };
+  // Tokens that come at once would be thousands a second.
+  const body = streamed(said("one two "), said("three four"), end);
+  const whole = { ...body, body: `${body.body}data: [DONE]\n\n` };
+  await page.route("**/v1/chat/completions", (route) => route.fulfill(whole));
+  await ask(page, QUESTION);
+  assert.match(await page.locator(".card").innerText(), /Tokens\/s\s+12\.5/);
+});
+
+test("a text that is asked as a question takes no more room than one", async () => {
+  const page = await visiting.visit();
+  await page.route("**/v1/chat/completions", (route) => route.fulfill(streamed(said("No."))));
+  const question = "A hill and a valley. ".repeat(300).trim();
+  await ask(page, question);
+  const title = page.locator(".exchange h3");
+  assert.equal((await title.innerText()).length, 301);
+  await page.getByText("The whole question").click();
+  assert.equal(await page.locator(".whole").innerText(), question);
+});
+
 test("a stopped answer has no figures that nobody knows", async () => {
   const page = await visiting.visit();
   await page.route("**/v1/chat/completions", () => undefined);
