@@ -26,6 +26,12 @@ export interface DocumentActions {
 /** Files that are text as they are, by their names. */
 const PLAIN = /\.(txt|md|markdown|text|log|csv|json|tex|rst)$/i;
 
+/**
+ * Bytes of a file that goes into the form, where a server can read it without: browsers take half a
+ * minute to lay out 5 MB in one line there.
+ */
+const MOST_IN_FORM = 1 << 20;
+
 /** Facts of a sample: one in about this many tokens. */
 const TOKENS_PER_FACT = 160;
 
@@ -208,7 +214,8 @@ export class DocumentPanel {
       throw refused(file, "the browser cannot read it: it is a folder, or not there.");
     }
     if (bytes.byteLength === 0) throw refused(file, "it is empty.");
-    const text = PLAIN.test(file.name) || !knowsMore ? decoded(bytes) : null;
+    const isForForm = PLAIN.test(file.name) && bytes.byteLength <= MOST_IN_FORM;
+    const text = isForForm || !knowsMore ? decoded(bytes) : null;
     if (text !== null && text.trim() === "") throw refused(file, "there is no text in it.");
     if (text !== null) this.edit(text, file.name);
     // A server knows other kinds, and other codes of characters.

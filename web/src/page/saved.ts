@@ -40,9 +40,10 @@ export class SavedPanel {
     const host = find("history", HTMLElement);
     if (host === null) return;
     if (this.forgetButton === null) {
-      this.forgetButton = this.dropButton("kept questions", () => {
+      const forget = (): void => {
         this.forget();
-      });
+      };
+      this.forgetButton = this.dropButton("kept questions", forget, "Delete kept questions");
       host.append(this.questions, this.forgetButton);
     }
     this.forget = forget;
@@ -158,8 +159,8 @@ export class SavedPanel {
   }
 
   /** A first click asks, a second deletes. */
-  private dropButton(name: string, act: () => void): HTMLButtonElement {
-    const drop = button("Delete", () => {
+  private dropButton(name: string, act: () => void, text = "Delete"): HTMLButtonElement {
+    const drop = button(text, () => {
       if (drop.dataset["sure"] === "yes") {
         act();
         return;
@@ -170,10 +171,14 @@ export class SavedPanel {
     });
     drop.className = "quiet";
     drop.setAttribute("aria-label", `Delete ${name}`);
-    drop.addEventListener("blur", () => {
+    const calm = (): void => {
       delete drop.dataset["sure"];
-      drop.textContent = "Delete";
+      drop.textContent = text;
       drop.setAttribute("aria-label", `Delete ${name}`);
+    };
+    drop.addEventListener("blur", calm);
+    drop.addEventListener("keydown", ({ key }) => {
+      if (key === "Escape") calm();
     });
     return drop;
   }

@@ -49,8 +49,8 @@ const CODES: Record<string, { code: Code; advice?: string }> = {
     advice: "Delete documents of the server, or start it with a larger library.",
   },
   body_too_large: {
-    code: "bad-input",
-    advice: "Start the server with a larger --max-body, or take a smaller document.",
+    code: "bad-file",
+    advice: "Take a smaller document, or start the server with a larger --max-body.",
   },
 };
 
@@ -66,6 +66,7 @@ function failure(body: unknown, status: number): RequestError {
 function worded(error: Json, code: Code, status: number): string {
   const message = text(error["message"]) || `The server answered with status ${status}.`;
   if (code === "gone") return "It was deleted, here or elsewhere, or had to make room for others.";
+  if (error["code"] === "body_too_large") return "It is larger than what the server takes at once.";
   if (code === "bad-file") return message.replace(/^file: /, "");
   const [tokens, room] = [number(error["n_prompt_tokens"]), number(error["n_ctx"])];
   if (code !== "context-too-long" || tokens === 0) return message;

@@ -132,6 +132,8 @@ test("lists keep the keyboard's place, and follow what others do", async () => {
   await idle(page);
   assert.equal(await focused(page), label);
   await row.getByRole("button", { name: /^Delete / }).press("Enter");
+  await row.getByRole("button", { name: /^Really delete / }).press("Escape");
+  await row.getByRole("button", { name: /^Delete / }).press("Enter");
   await row.getByRole("button", { name: /^Really delete / }).press("Enter");
   await page.locator("#text").waitFor();
   await idle(page);

@@ -94,6 +94,27 @@ test("a file with a very long name is still of its kind", async () => {
   assert.equal(await page.locator("#view").innerText(), "The pass key is 44444.");
 });
 
+test("a large file is read as it is, and one that is too large is called so", async () => {
+  const page = await visiting.visit();
+  const send = (name: string, bytes: number): Promise<void> =>
+    page.evaluate(`{
+      const data = new DataTransfer();
+      data.items.add(new File([new Uint8Array(${bytes}).fill(65)], "${name}"));
+      document.querySelector("#document").dispatchEvent(
+        new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    }`);
+  const sent = page.waitForRequest("**/v1/contexts");
+  await send("line.txt", 5_000_000);
+  assert.match((await sent).headers()["content-type"] ?? "", /^multipart/);
+  await message(page, "context-too-long");
+  await idle(page);
+  assert.equal(await form(page), "");
+  await send("huge.txt", 17_000_000);
+  const said = await message(page, "bad-file");
+  assert.match(said, /larger than what the server takes at once\.\s+Take a smaller document/);
+  await idle(page);
+});
+
 test("a file that falls anywhere does not take the page's place", async () => {
   const page = await visiting.visit();
   const file = { name: "fell.txt", body: "The pass key is 55555." };
@@ -129,4 +150,18 @@ test("without a document a question is about none, also after one was open", asy
   const sent = page.waitForRequest("**/v1/chat/completions");
   await ask(page, "What is the pass key?");
   assert.equal("context_id" in ((await sent).postDataJSON() as object), false);
+});
+
+test("a text that runs from the right begins there", async () => {
+  const page = await visiting.visit();
+  await readText(page, "שלום לעולם");
+  const begins = `(() => {
+    const block = document.querySelector("#view .block");
+    const range = document.createRange();
+    range.setStart(block.firstChild, 0);
+    range.setEnd(block.firstChild, 1);
+    const { left, right } = block.getBoundingClientRect();
+    return range.getBoundingClientRect().left > (left + right) / 2;
+  })()`;
+  assert.equal(await page.evaluate<boolean>(begins), true);
 });
