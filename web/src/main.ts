@@ -128,16 +128,20 @@ class App {
   constructor() {
     // Others read and delete documents of the server meanwhile.
     window.addEventListener("focus", () => {
-      if (this.server !== undefined && this.device !== null && !this.isBusy) {
-        void this.refreshStorage().then(() => {
-          this.refresh();
-        });
-      }
+      this.listAnew();
     });
     find("lose", HTMLButtonElement)?.addEventListener("click", () => {
       this.client.loseDevice();
     });
     this.refresh();
+  }
+
+  /** Shows what a server has by now, unless that is done anyway. */
+  private listAnew(): void {
+    if (this.server === undefined || this.device === null || this.isBusy) return;
+    void this.refreshStorage().then(() => {
+      this.refresh();
+    });
   }
 
   /** Opens the device and loads the embedded model. */
@@ -408,9 +412,18 @@ class App {
     this.documents.done(document, end, end.seconds);
     this.asking.setDocument(document.text, document.id);
     await this.refreshMemory();
-    if (end.id !== undefined) await this.refreshStorage();
-    else if (this.documents.keep && end.tokens > 0) await this.save(document);
+    if (end.id !== undefined) {
+      await this.refreshStorage();
+      if (!end.complete) this.listSoon();
+    } else if (this.documents.keep && end.tokens > 0) await this.save(document);
     this.refresh();
+  }
+
+  /** A server writes what was read of a stopped document when the page has let go of it. */
+  private listSoon(): void {
+    window.setTimeout(() => {
+      this.listAnew();
+    }, 1500);
   }
 
   private async save(document: OpenDocument): Promise<void> {
@@ -555,7 +568,8 @@ class App {
       const fail = (error: unknown): void => {
         // Anything else is not worth a message: reading will say what is wrong.
         if (!(error instanceof RequestError) || error.code !== "context-too-long") return;
-        this.documents.tokens = `More than the context of ${count(model.contextTokens)} tokens holds`;
+        const room = count(model.contextTokens);
+        this.documents.tokens = `More than the context of ${room} tokens holds`;
       };
       this.client.call("countTokens", { text }).then(show, fail);
     }, 400);

@@ -73,8 +73,8 @@ function worded(error: Json, code: Code, status: number): string {
   // Of a long text it has counted only as many as it takes to know.
   const least = message.includes("at least") ? "at least " : "";
   return (
-    `There are ${least}${count(tokens)} tokens to read, and the context holds ${count(room)} with ` +
-    "the answer. Nothing was cut off."
+    `There are ${least}${count(tokens)} tokens to read, and the context holds ${count(room)} ` +
+    "with the answer. Nothing was cut off."
   );
 }
 

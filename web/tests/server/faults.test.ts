@@ -158,6 +158,17 @@ test("what is read of a document is as it is when it is opened", async () => {
   await page.getByText("opened without reading").waitFor();
 });
 
+test("the list says how much is read of a document that was stopped", async () => {
+  const page = await visiting.visit();
+  await page.locator("#text").fill(sampleDocument(7000, 8, 33));
+  await page.getByRole("button", { name: "Read the document" }).click();
+  await page.locator("#prefill-figures", { hasText: / tokens\/s/ }).waitFor();
+  await page.getByRole("button", { name: "Stop, keep what is read" }).click();
+  await page.locator("#document-line", { hasText: "the rest is not read" }).waitFor();
+  const row = page.locator("#saved-lists li").first();
+  await row.getByText(/^[\d,]+ of [67],\d\d\d tokens/).waitFor();
+});
+
 test("two tabs keep each other's questions about a document", async () => {
   const page = await visiting.visit();
   await readText(page, "The pass key is 56565. Remember it. 56565 is the pass key.");
