@@ -147,6 +147,12 @@ export interface Answer {
   hostBytes: number;
   finish: "end" | "length" | "stopped";
   passages: Passage[];
+  /** When the first token came, where the engine tells. */
+  firstAfterS?: number;
+  /** Tokens that a step attended to, the mean over steps, layers and KV heads, where it tells. */
+  attended?: number | null;
+  /** Tokens that there were. */
+  context?: number;
 }
 
 export interface Question {

@@ -78,6 +78,13 @@ class App {
     },
     failed: (error) => {
       this.notices.error(error);
+      this.notices.reveal();
+    },
+    taking: () => {
+      this.notices.clear("bad-file", "told", "context-too-long");
+    },
+    told: (title, text) => {
+      this.notices.info("told", title, text);
     },
     ...(this.server && {
       readFile: (file: File) => {
@@ -119,10 +126,22 @@ class App {
   private history: History | null = null;
 
   constructor() {
+    // Others read and delete documents of the server meanwhile.
+    window.addEventListener("focus", () => {
+      this.listAnew();
+    });
     find("lose", HTMLButtonElement)?.addEventListener("click", () => {
       this.client.loseDevice();
     });
     this.refresh();
+  }
+
+  /** Shows what a server has by now, unless that is done anyway. */
+  private listAnew(): void {
+    if (this.server === undefined || this.device === null || this.isBusy) return;
+    void this.refreshStorage().then(() => {
+      this.refresh();
+    });
   }
 
   /** Opens the device and loads the embedded model. */
@@ -158,9 +177,13 @@ class App {
 
   private async start(adapter: "default" | "software" = "default"): Promise<void> {
     this.notices.clear("no-webgpu", "no-adapter");
+    const line = byId("model-line", HTMLElement);
+    const onEvent = (event: Event): void => {
+      if (event.event === "notice") line.textContent = event.message;
+    };
     const open = (): Promise<Device> => {
       if (this.server !== undefined || "gpu" in navigator) {
-        return this.client.call("open", { adapter });
+        return this.client.call("open", { adapter }, onEvent);
       }
       const text = "This browser has no WebGPU, or does not offer it to this page.";
       return Promise.reject(new RequestError("no-webgpu", text));
@@ -172,15 +195,20 @@ class App {
           this.begin(() => this.start("software"));
         },
       },
+      unreachable: {
+        text: "Try again",
+        act: () => {
+          this.begin(() => this.start());
+        },
+      },
     });
-    await this.refreshStorage();
     if (device === null) {
-      byId("model-line", HTMLElement).textContent =
-        this.server === undefined
-          ? "Nothing can be computed here."
-          : "The server does not serve yet.";
+      line.textContent =
+        this.server === undefined ? "Nothing can be computed here." : "The server is not open yet.";
+      if (this.server === undefined) await this.refreshStorage();
       return;
     }
+    await this.refreshStorage();
     this.device = device;
     this.showDevice(device);
     await this.loadModel(
@@ -198,11 +226,18 @@ class App {
     this.task = task;
     this.refresh();
     try {
-      return await work();
+      const result = await work();
+      // It answers again.
+      this.notices.clear("unreachable", "busy");
+      return result;
     } catch (error) {
-      const action = error instanceof RequestError ? actions[error.code] : undefined;
-      if (error instanceof RequestError && error.code === "unauthorized") this.keys?.ask();
+      const code = error instanceof RequestError ? error.code : null;
+      const action = code === null ? undefined : actions[code];
+      if (code === "unauthorized") this.keys?.ask();
       this.notices.error(error, ...(action === undefined ? [] : [action]));
+      // A question has the reason below it.
+      if (task !== "asking") this.notices.reveal();
+      if (code === "gone" && task === "asking") await this.lost();
       return null;
     } finally {
       this.task = null;
@@ -284,9 +319,9 @@ class App {
 
   private async read(text: string, title: string): Promise<void> {
     const { policy } = this.asking.policies;
-    this.notices.clear("context-too-long", "quota");
+    this.notices.clear("context-too-long", "quota", "bad-input", "bad-file", "gone");
     this.document = null;
-    this.documents.reading(text);
+    this.documents.reading(text, title);
     this.map.clear();
     this.asking.setDocument(null);
     const longer: Action = {
@@ -315,14 +350,15 @@ class App {
     const { server } = this;
     if (server === undefined) return;
     const { policy } = this.asking.policies;
-    this.notices.clear("context-too-long", "quota", "bad-input");
+    const before = this.documents.written;
+    this.notices.clear("context-too-long", "quota", "bad-input", "bad-file", "gone");
     this.document = null;
-    this.documents.reading("");
+    this.documents.reading("", file.name);
     this.map.clear();
     this.asking.setDocument(null);
     const read = await this.during("reading", () => server.readFile(file, this.prefillEvent));
     if (read === null) {
-      this.documents.edit("");
+      this.documents.edit(before.text, before.title);
       return;
     }
     const { title, text, end } = read;
@@ -353,7 +389,7 @@ class App {
   private async continue(): Promise<void> {
     const { document } = this;
     if (document === null) return;
-    this.documents.reading(document.text);
+    this.documents.reading(document.text, document.title);
     const end = await this.during("reading", () =>
       this.client.call("continueDocument", {}, this.prefillEvent),
     );
@@ -373,12 +409,21 @@ class App {
   private async afterReading(end: PrefillEnd): Promise<void> {
     const { document } = this;
     if (document === null) return;
-    this.documents.done(document.text, end, end.seconds);
+    this.documents.done(document, end, end.seconds);
     this.asking.setDocument(document.text, document.id);
     await this.refreshMemory();
-    if (end.id !== undefined) await this.refreshStorage();
-    else if (this.documents.keep && end.tokens > 0) await this.save(document);
+    if (end.id !== undefined) {
+      await this.refreshStorage();
+      if (!end.complete) this.listSoon();
+    } else if (this.documents.keep && end.tokens > 0) await this.save(document);
     this.refresh();
+  }
+
+  /** A server writes what was read of a stopped document when the page has let go of it. */
+  private listSoon(): void {
+    window.setTimeout(() => {
+      this.listAnew();
+    }, 1500);
   }
 
   private async save(document: OpenDocument): Promise<void> {
@@ -395,7 +440,7 @@ class App {
 
   /** True if it is open now. */
   private async openDocument(id: string): Promise<boolean> {
-    this.notices.clear("bad-session", "wrong-model");
+    this.notices.clear("bad-session", "wrong-model", "gone", "bad-file", "context-too-long");
     const fromList = byId("saved", HTMLElement).contains(document.activeElement);
     const again: Action = {
       text: "Read its text again",
@@ -407,9 +452,12 @@ class App {
       "bad-session": again,
       "context-too-long": again,
     });
-    if (opened === null) return false;
+    if (opened === null) {
+      await this.refreshStorage();
+      return false;
+    }
     this.document = opened;
-    this.documents.done(opened.text, opened, null);
+    this.documents.done(opened, opened, null);
     if (fromList) byId("view", HTMLElement).focus();
     this.asking.policies.policy = opened.policy;
     this.asking.setDocument(opened.text, opened.id);
@@ -430,11 +478,24 @@ class App {
   private async deleteDocument(id: string): Promise<void> {
     await this.during("storing", () => this.client.call("deleteDocument", { id }));
     if (this.document?.id === id) {
+      // An engine in the browser has it in memory all the same.
       this.document.id = null;
       this.asking.keepNoMore();
+      if (this.server !== undefined) await this.lost();
     }
     this.history?.forget(id);
     this.showQuestions();
+    await this.refreshStorage();
+  }
+
+  /** The server has the open document no more. Its text is here, and may be read again. */
+  private async lost(): Promise<void> {
+    const { document } = this;
+    if (document !== null) {
+      this.document = null;
+      this.asking.keepNoMore();
+      this.documents.edit(document.text, document.title);
+    }
     await this.refreshStorage();
   }
 
@@ -457,7 +518,8 @@ class App {
   }
 
   private async ask(again: Asked | null): Promise<void> {
-    this.notices.clear("device-lost", "bad-input", "busy", "unreachable");
+    this.notices.clear("device-lost", "bad-input", "context-too-long", "gone");
+    if (this.document === null) this.server?.close();
     await this.during("asking", () => this.asking.ask(again));
     this.showQuestions();
     await this.refreshMemory();
@@ -503,8 +565,13 @@ class App {
         const over = tokens > model.contextTokens ? ", too long for the context" : "";
         this.documents.tokens = `${count(tokens)} tokens of ${count(model.contextTokens)}${over}`;
       };
-      // Not worth a message: reading will say what is wrong.
-      this.client.call("countTokens", { text }).then(show, () => undefined);
+      const fail = (error: unknown): void => {
+        // Anything else is not worth a message: reading will say what is wrong.
+        if (!(error instanceof RequestError) || error.code !== "context-too-long") return;
+        const room = count(model.contextTokens);
+        this.documents.tokens = `More than the context of ${room} tokens holds`;
+      };
+      this.client.call("countTokens", { text }).then(show, fail);
     }, 400);
   }
 
@@ -539,8 +606,10 @@ class App {
     if (this.task === "opening" || this.task === "loading") return "The model is being loaded.";
     if (this.task === "reading") return "The document is being read.";
     const isServer = this.server !== undefined;
-    if (this.device === null) return isServer ? "" : "There is no graphics device.";
-    if (this.model === null) return isServer ? "" : "Load a model first.";
+    if (this.device === null) {
+      return isServer ? "The server is not open yet." : "There is no graphics device.";
+    }
+    if (this.model === null) return isServer ? "One moment." : "Load a model first.";
     // A server's model answers without a document too.
     const isAlone = isServer && byId("text", HTMLTextAreaElement).value.trim() === "";
     if (this.document === null && isAlone) return this.isBusy ? "One moment." : "";

@@ -26,7 +26,10 @@ export type Code =
   | "quota"
   | "no-storage"
   | "busy-elsewhere"
+  // Of a file that is to be a document.
+  | "bad-file"
   // Of a server.
+  | "gone"
   | "unauthorized"
   | "unreachable"
   | "busy";

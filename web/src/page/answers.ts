@@ -19,7 +19,11 @@ export class AnswerCard {
   private readonly verdict = make("p", { class: "verdict" });
   private readonly title: HTMLElement;
   private text = "";
+  private tokens = 0;
+  private tokensPerS = 0;
+  private readonly since = performance.now();
   private answer: Answer | null = null;
+  private hasFailed = false;
   private hits = 0;
   private misses = 0;
   private frame = 0;
@@ -39,9 +43,22 @@ export class AnswerCard {
     return this.answer !== null && this.spoken !== "" ? this.spoken : null;
   }
 
-  /** What is worth keeping: the answer once it has ended. */
-  get kept(): KeptAnswer[] {
-    return this.answer === null ? [] : [{ policy: this.policy, answer: this.answer }];
+  /** What is worth keeping: an answer that has not ended is as if it were stopped now. */
+  get soFar(): KeptAnswer[] {
+    if (this.answer !== null) return [{ policy: this.policy, answer: this.answer }];
+    if (this.spoken === "") return [];
+    const answer: Answer = {
+      text: this.text,
+      tokens: this.tokens,
+      seconds: (performance.now() - this.since) / 1000,
+      tokensPerS: this.tokensPerS,
+      hitRate: null,
+      deviceBytes: 0,
+      hostBytes: 0,
+      finish: "stopped",
+      passages: [],
+    };
+    return [{ policy: this.policy, answer }];
   }
 
   begin(): void {
@@ -61,6 +78,8 @@ export class AnswerCard {
 
   step(step: Step): void {
     this.text += step.text;
+    this.tokens = step.tokens;
+    this.tokensPerS = step.tokensPerS;
     this.hits += step.hits;
     this.misses += step.misses;
     const looked = this.hits + this.misses;
@@ -79,27 +98,29 @@ export class AnswerCard {
     this.text = answer.text;
     this.answer = answer;
     this.draw();
-    const { deviceBytes, hostBytes, hitRate } = answer;
-    const facts: [string, string][] = [
-      ["Tokens", `${answer.tokens} in ${seconds(answer.seconds)}`],
-      ["Tokens/s", rate(answer.tokensPerS)],
-      ["Hits in the device cache", hitRate === null ? "-" : percent(hitRate)],
-      ["KV on the device", bytes(deviceBytes)],
-      ["KV in host memory", bytes(hostBytes)],
-    ];
     const list = make("dl", { class: "facts" });
-    for (const [name, value] of facts) {
+    for (const [name, value] of factsOf(answer)) {
       list.append(make("div", {}, make("dt", {}, name), make("dd", {}, value)));
     }
     this.figures.replaceWith(list);
     if (expected !== null) this.judge(answer.text.includes(expected), expected);
-    if (answer.finish === "stopped") this.element.append(make("p", { class: "hint" }, "Stopped."));
+    const ending = ENDINGS[answer.finish];
+    if (ending !== null) this.element.append(make("p", { class: "hint" }, ending));
     if (answer.passages.length > 0) this.passages(answer.passages, quotes);
     this.title.append(copyButton(`Copy the answer of ${this.policy}`, () => this.spoken));
   }
 
-  fail(text: string): void {
-    this.figures.textContent = text;
+  /** It is not asked any more, after another has failed. */
+  giveUp(): void {
+    if (this.answer === null && !this.hasFailed) this.fail("the one before failed.");
+  }
+
+  /** What there is of the answer stays. */
+  fail(reason: string): void {
+    this.hasFailed = true;
+    this.draw();
+    this.body.hidden = this.spoken === "";
+    this.figures.textContent = `${this.body.hidden ? "No answer" : "It broke off"}: ${reason}`;
   }
 
   private judge(right: boolean, expected: string): void {
@@ -128,15 +149,51 @@ export class AnswerCard {
   }
 }
 
+/** What is said of how an answer ended, where that is not by itself. */
+const ENDINGS: Record<Answer["finish"], string | null> = {
+  end: null,
+  length:
+    "Cut off: it is as long as “Longest answer” under More options allows, or the context is full.",
+  stopped: "Stopped.",
+};
+
+/** Figures of an answer; those that its engine did not tell are left out. */
+function factsOf(answer: Answer): [string, string][] {
+  const { tokens, deviceBytes, hostBytes, hitRate, firstAfterS } = answer;
+  const { attended = null, context = 0 } = answer;
+  const facts: [string, string][] = [
+    ["Tokens", `${count(tokens)} in ${seconds(answer.seconds)}`],
+    ["Tokens/s", rate(answer.tokensPerS)],
+  ];
+  if (firstAfterS !== undefined) facts.splice(1, 0, ["First token after", seconds(firstAfterS)]);
+  if (attended !== null && context > 0) {
+    facts.push(["Attended in a step, mean", `${count(attended)} of ${count(context)} tokens`]);
+  }
+  if (hitRate !== null) facts.push(["Hits in the device cache", percent(hitRate)]);
+  if (deviceBytes + hostBytes > 0) {
+    facts.push(["KV on the device", bytes(deviceBytes)]);
+    facts.push(["KV in host memory", bytes(hostBytes)]);
+  }
+  return facts;
+}
+
+/** Characters of a question: whoever pastes a text as one does not want to scroll past it. */
+const MOST_SHOWN = 300;
+
 /** A question with its cards, to be put in front of earlier ones, and a button to ask it again. */
 export function exchange(question: string, cards: AnswerCard[], again: () => void): HTMLElement {
   const more = button("Ask again", again, {
     class: "quiet again",
     title: "With the settings of now",
   });
-  more.setAttribute("aria-label", `Ask again: ${question}`);
-  const title = make("div", { class: "head" }, make("h3", {}, question), more);
+  more.setAttribute("aria-label", `Ask again: ${question.slice(0, MOST_SHOWN)}`);
+  const characters = Array.from(question);
+  const isLong = characters.length > MOST_SHOWN;
+  const shown = isLong ? `${characters.slice(0, MOST_SHOWN).join("")}…` : question;
+  const title = make("div", { class: "head" }, make("h3", {}, shown), more);
+  const whole = make("details", {}, make("summary", {}, "The whole question"));
+  whole.append(make("p", { class: "whole" }, question));
   const body = make("div", { class: cards.length > 1 ? "cards pair" : "cards" });
   body.append(...cards.map((card) => card.element));
-  return make("article", { class: "exchange" }, title, body);
+  return make("article", { class: "exchange" }, title, ...(isLong ? [whole] : []), body);
 }

@@ -3,7 +3,7 @@
 import type { Answer, Passage, Policy, Turn } from "../engine";
 import type { Event, LoadedModel } from "../protocol";
 import { AnswerCard, exchange } from "./answers";
-import type { Client } from "./client";
+import { type Client, messageOf } from "./client";
 import type { DocumentPanel } from "./document";
 import { Announcer, button, byId, find, handOver } from "./dom";
 import type { History, KeptAnswer, KeptExchange } from "./history";
@@ -18,6 +18,8 @@ const OTHER_TOKENS = 256;
 
 /** A question that was asked, and its answer if it has one that is gone on from. */
 export interface Asked {
+  /** Tells it from what is asked in other tabs. */
+  id: string;
   question: string;
   answer: string | null;
   element: HTMLElement;
@@ -27,6 +29,7 @@ export interface Asked {
 
 export class AskPanel {
   readonly policies = new PolicyPanel();
+  private readonly form = byId("ask-form", HTMLFormElement);
   private readonly question = byId("question", HTMLTextAreaElement);
   private readonly suggested = byId("suggested", HTMLElement);
   private readonly answers = byId("answers", HTMLElement);
@@ -47,6 +50,8 @@ export class AskPanel {
   private known: Suggestion[] = [];
   private embedded = false;
   private stopped = false;
+  /** What is asked now. */
+  private running: { asked: Asked; cards: AnswerCard[] } | null = null;
 
   constructor(
     private readonly client: Client,
@@ -55,9 +60,19 @@ export class AskPanel {
     /** Lets `ask` run in its turn. */
     private readonly begin: (again: Asked | null) => void,
   ) {
-    byId("ask-form", HTMLFormElement).addEventListener("submit", (event) => {
+    this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (!this.go.disabled && this.question.value.trim() !== "") begin(null);
+    });
+    // The browser cannot show what is wrong with a number that is folded away, and would say
+    // nothing. The events do not bubble.
+    const open = ({ target }: globalThis.Event): void => {
+      unfold(target);
+    };
+    this.form.addEventListener("invalid", open, { capture: true });
+    // What a reload cuts off would be lost, question and all.
+    window.addEventListener("pagehide", () => {
+      if (this.running !== null) this.keepSoFar(this.running.asked, this.running.cards);
     });
     this.question.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -114,19 +129,25 @@ export class AskPanel {
   }
 
   /** Shows a question and its answers as they were. */
-  private restore({ question, answers }: KeptExchange): void {
+  private restore({ id, question, answers }: KeptExchange): void {
     const cards = answers.map(({ policy, answer }) => {
       const card = new AnswerCard(policy);
       this.end(card, question, answer);
       return card;
     });
-    const asked: Asked = { question, answer: null, element: this.answers, kept: answers };
+    const element = this.answers;
+    const asked: Asked = { id: id ?? freshId(), question, answer: null, element, kept: answers };
     asked.answer = cards[0]?.said ?? null;
     asked.element = exchange(question, cards, () => {
-      if (!this.go.disabled) this.begin(asked);
+      this.askAgain(asked);
     });
     this.answers.prepend(asked.element);
     this.talk.push(asked);
+  }
+
+  /** Under the settings of now, if they can be. */
+  private askAgain(asked: Asked): void {
+    if (!this.go.disabled && this.form.reportValidity()) this.begin(asked);
   }
 
   /** The document is deleted: what is asked about it goes with the page. */
@@ -134,10 +155,16 @@ export class AskPanel {
     this.id = null;
   }
 
+  /** Also of answers that broke off, as they do when the page goes. */
+  private keepSoFar(asked: Asked, cards: AnswerCard[]): void {
+    asked.kept = cards.flatMap((card) => card.soFar);
+    this.keep();
+  }
+
   /** Keeps what was answered, where the document is one that can be found again. */
   private keep(): void {
     if (this.id === null) return;
-    const kept = this.talk.map(({ question, kept }) => ({ question, answers: kept }));
+    const kept = this.talk.map(({ id, question, kept }) => ({ id, question, answers: kept }));
     this.history?.write(
       this.id,
       kept.filter(({ answers }) => answers.length > 0),
@@ -181,9 +208,15 @@ export class AskPanel {
     const chosen = this.policies.policy;
     const policies: Policy[] = [chosen, ...(this.policies.comparing ? [{ preset: "full" }] : [])];
     const cards = policies.map((policy) => new AnswerCard(name(policy)));
-    const asked: Asked = again ?? { question, answer: null, element: this.answers, kept: [] };
+    const asked: Asked = again ?? {
+      id: freshId(),
+      question,
+      answer: null,
+      element: this.answers,
+      kept: [],
+    };
     const element = exchange(question, cards, () => {
-      if (!this.go.disabled) this.begin(asked);
+      this.askAgain(asked);
     });
     if (again === null) {
       this.answers.prepend(element);
@@ -195,19 +228,28 @@ export class AskPanel {
     asked.element = element;
     asked.answer = null;
     this.setAgain();
+    // On a small screen it is below what is seen.
+    element.scrollIntoView({ block: "nearest" });
     const history = this.before(asked);
     if (history !== undefined && again === null) this.question.value = "";
     // The same draws would say the same again.
     const seed = again === null ? undefined : Math.floor(Math.random() * 2 ** 32);
-    for (const [i, policy] of policies.entries()) {
-      const card = cards[i];
-      if (card === undefined) continue;
-      if (this.isStopped()) card.fail("not asked");
-      else await this.one(card, question, policy, history, seed);
-      if (i === 0) asked.answer = card.said;
+    this.running = { asked, cards };
+    try {
+      for (const [i, policy] of policies.entries()) {
+        const card = cards[i];
+        if (card === undefined) continue;
+        if (this.isStopped()) card.fail("it was stopped before.");
+        else await this.one(card, question, policy, history, seed);
+        if (i === 0) asked.answer = card.said;
+      }
+    } catch (error) {
+      for (const card of cards) card.giveUp();
+      throw error;
+    } finally {
+      this.running = null;
+      this.keepSoFar(asked, cards);
     }
-    asked.kept = cards.flatMap((card) => card.kept);
-    this.keep();
   }
 
   /** What was said before a question; undefined where each question stands alone. */
@@ -262,7 +304,7 @@ export class AskPanel {
         this.document.view.reveal(1, false);
       }
     } catch (error) {
-      card.fail("no answer");
+      card.fail(messageOf(error));
       throw error;
     }
   }
@@ -280,5 +322,19 @@ export class AskPanel {
   private show(passages: Passage[], rank: number): void {
     this.document.mark(passages);
     this.document.view.reveal(rank, true);
+  }
+}
+
+function freshId(): string {
+  // `randomUUID` is only there at addresses that the browser calls secure.
+  return `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
+}
+
+/** Opens what an element is folded into. */
+function unfold(target: EventTarget | null): void {
+  if (!(target instanceof Element)) return;
+  for (let at = target.closest("details"); at !== null;) {
+    at.open = true;
+    at = at.parentElement?.closest("details") ?? null;
   }
 }

@@ -16,6 +16,11 @@ export class RequestError extends Error {
   }
 }
 
+/** What an error says. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
 /** Gets what is said beside the results. */
 export type NoticeListener = (code: Code, message: string, done: boolean) => void;
 
@@ -49,6 +54,8 @@ export interface ServerCalls {
   needsKey(): boolean;
   /** Reads a file of any kind of which the server can make text. */
   readFile(file: File, event: (event: Event) => void): Promise<ReadFile>;
+  /** Questions from now on are about no document. */
+  close(): void;
   /** Keeps a document whatever else needs room, or no longer. */
   pin(id: string, pinned: boolean): Promise<void>;
 }

@@ -1,6 +1,7 @@
 // The document: pasted, dropped, opened or sampled; then read, and shown with marks.
 
 import type { Passage, PrefillEnd, PrefillProgress } from "../engine";
+import { RequestError } from "./client";
 import { byId, find, handOver } from "./dom";
 import { count, rate, seconds } from "./format";
 import { sampleDocument } from "./sample";
@@ -14,12 +15,22 @@ export interface DocumentActions {
   /** The text changed; the page counts its tokens. */
   changed(text: string): void;
   failed(error: unknown): void;
+  /** A file came: what was said of the one before it is of no use any more. */
+  taking(): void;
+  /** What the visitor should know that is no fault. */
+  told(title: string, text: string): void;
   /** Where the engine makes text of files itself. */
   readFile?(file: File): void;
 }
 
 /** Files that are text as they are, by their names. */
 const PLAIN = /\.(txt|md|markdown|text|log|csv|json|tex|rst)$/i;
+
+/**
+ * Bytes of a file that goes into the form, where a server can read it without: browsers take half a
+ * minute to lay out 5 MB in one line there.
+ */
+const MOST_IN_FORM = 1 << 20;
 
 /** Facts of a sample: one in about this many tokens. */
 const TOKENS_PER_FACT = 160;
@@ -36,9 +47,11 @@ export class DocumentPanel {
   private readonly bar = byId("prefill-bar", HTMLProgressElement);
   private readonly figures = byId("prefill-figures", HTMLElement);
   private readonly reader = byId("reader", HTMLElement);
+  private readonly heading = byId("document-name", HTMLElement);
   private readonly goOn = byId("continue", HTMLButtonElement);
   private readonly other = byId("another", HTMLButtonElement);
   private title = "";
+  private busy = false;
   private seed = 1;
 
   constructor(private readonly actions: DocumentActions) {
@@ -56,7 +69,7 @@ export class DocumentPanel {
     });
     const file = byId("file", HTMLInputElement);
     file.addEventListener("change", () => {
-      void this.open(file.files?.[0]);
+      this.take(file.files);
       file.value = "";
     });
     this.halt.addEventListener("click", () => {
@@ -79,6 +92,11 @@ export class DocumentPanel {
     return find("keep", HTMLInputElement)?.checked ?? false;
   }
 
+  /** What is in the form. */
+  get written(): { text: string; title: string } {
+    return { text: this.text.value, title: this.title };
+  }
+
   set tokens(text: string) {
     this.line.textContent = text;
   }
@@ -95,7 +113,8 @@ export class DocumentPanel {
     this.actions.changed(text);
   }
 
-  reading(text: string): void {
+  reading(text: string, title: string): void {
+    this.heading.textContent = title;
     this.view.show(text);
     this.prefill.hidden = false;
     handOver(this.form, this.halt);
@@ -114,19 +133,28 @@ export class DocumentPanel {
       this.figures.textContent = `All ${count(total)} tokens are read; building the index`;
       return;
     }
-    this.figures.textContent =
-      `${count(done)} of ${count(total)} tokens, ${rate(tokensPerS)} tokens/s, ` +
-      `${seconds(etaS)} left`;
+    // What is known already has no speed.
+    const speed = tokensPerS > 0 ? `, ${rate(tokensPerS)} tokens/s, ${seconds(etaS)} left` : "";
+    this.figures.textContent = `${count(done)} of ${count(total)} tokens${speed}`;
   }
 
   /** `took` is null for a document that came from storage. */
-  done(text: string, end: Omit<PrefillEnd, "seconds">, took: number | null): void {
+  done(
+    { text, title }: { text: string; title: string },
+    end: Omit<PrefillEnd, "seconds">,
+    took: number | null,
+  ): void {
+    this.heading.textContent = title;
     this.reader.hidden = false;
     handOver(this.prefill, this.host);
     this.form.hidden = true;
     this.prefill.hidden = true;
     if (took === null) this.view.show(text);
     this.goOn.hidden = end.complete;
+    if (end.total === 0) {
+      this.line.textContent = "Nothing of it is read yet.";
+      return;
+    }
     const tokens = end.complete
       ? `${count(end.tokens)} tokens`
       : `${count(end.tokens)} of ${count(end.total)} tokens, the rest is not read`;
@@ -143,6 +171,7 @@ export class DocumentPanel {
   }
 
   setBusy(busy: boolean, hasModel: boolean): void {
+    this.busy = busy;
     this.read.disabled = busy || !hasModel;
     this.goOn.disabled = busy || !hasModel;
     this.other.disabled = busy;
@@ -164,37 +193,80 @@ export class DocumentPanel {
     return words.length > 48 ? `${words.slice(0, 46)}…` : words;
   }
 
-  private async open(file: File | undefined): Promise<void> {
+  /** The first of these files. */
+  private take(files: FileList | null): void {
+    const [file, ...more] = files ?? [];
     if (file === undefined) return;
-    if (this.actions.readFile !== undefined && !PLAIN.test(file.name)) {
-      this.actions.readFile(file);
-      return;
+    this.actions.taking();
+    if (more.length > 0) {
+      const left = more.map(({ name }) => name).join(", ");
+      this.actions.told("One document at a time", `${file.name} is taken; not ${left}.`);
     }
-    try {
-      const bytes = await file.arrayBuffer();
-      this.edit(new TextDecoder("utf-8", { fatal: true }).decode(bytes), file.name);
-    } catch (error) {
-      const text = `${file.name} is not a text in UTF-8. Save it as plain text and open that.`;
-      this.actions.failed(error instanceof TypeError ? new Error(text) : error);
-    }
+    void this.open(file).catch((error: unknown) => {
+      this.actions.failed(error);
+    });
   }
 
+  private async open(file: File): Promise<void> {
+    const bytes = await file.arrayBuffer().catch(() => null);
+    const knowsMore = this.actions.readFile !== undefined;
+    if (bytes === null) {
+      throw refused(file, "the browser cannot read it: it is a folder, or not there.");
+    }
+    if (bytes.byteLength === 0) throw refused(file, "it is empty.");
+    const isForForm = PLAIN.test(file.name) && bytes.byteLength <= MOST_IN_FORM;
+    const text = isForForm || !knowsMore ? decoded(bytes) : null;
+    if (text !== null && text.trim() === "") throw refused(file, "there is no text in it.");
+    if (text !== null) this.edit(text, file.name);
+    // A server knows other kinds, and other codes of characters.
+    else if (knowsMore) this.actions.readFile?.(file);
+    else throw refused(file, "it is no text in UTF-8. Save it as plain text and open that.");
+  }
+
+  /** Files that fall beside the form, or beside a document, would take the page's place. */
   private acceptDrops(): void {
     const panel = byId("document", HTMLElement);
+    const takes = (event: DragEvent): boolean => {
+      const isFiles = event.dataTransfer?.types.includes("Files") === true;
+      // The pickers of a model's files take files themselves.
+      if (event.target instanceof HTMLInputElement && event.target.type === "file") return false;
+      const isInside = event.target instanceof Node && panel.contains(event.target);
+      return isFiles || (isInside && !this.form.hidden);
+    };
     const over = (on: boolean) => (event: DragEvent) => {
-      if (this.form.hidden) return;
+      if (!takes(event)) return;
       event.preventDefault();
       panel.classList.toggle("dropping", on);
     };
-    panel.addEventListener("dragover", over(true));
-    panel.addEventListener("dragleave", over(false));
-    panel.addEventListener("drop", (event) => {
+    window.addEventListener("dragover", over(true));
+    window.addEventListener("dragleave", over(false));
+    window.addEventListener("drop", (event) => {
+      if (!takes(event)) return;
       over(false)(event);
-      if (this.form.hidden) return;
-      const file = event.dataTransfer?.files[0];
+      const files = event.dataTransfer?.files ?? null;
       const text = event.dataTransfer?.getData("text/plain") ?? "";
-      if (file !== undefined) void this.open(file);
-      else if (text !== "") this.edit(text);
+      if (files === null || files.length === 0) {
+        if (text !== "") this.edit(text);
+      } else if (this.busy) {
+        this.actions.told("One moment", "Drop it again when what runs now has ended.");
+      } else {
+        if (this.form.hidden) this.actions.another();
+        this.take(files);
+      }
     });
+  }
+}
+
+function refused(file: File, why: string): RequestError {
+  return new RequestError("bad-file", `${file.name}: ${why}`);
+}
+
+/** The text of a file in UTF-8; null where it is something else. */
+function decoded(bytes: ArrayBuffer): string | null {
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    return text.includes("\0") ? null : text;
+  } catch {
+    return null;
   }
 }

@@ -5,6 +5,8 @@ import type { Answer, Passage } from "../engine";
 
 /** What was said to one question, under one policy after another. */
 export interface KeptExchange {
+  /** Tells it from those of other tabs; none where an older page wrote it. */
+  id?: string;
   question: string;
   answers: KeptAnswer[];
 }
@@ -31,6 +33,8 @@ interface Entry {
 
 export class History {
   private readonly storage: Storage | null;
+  /** Of exchanges that this tab has read or written: what else is stored is of another one. */
+  private readonly seen = new Set<string>();
 
   /**
    * `storage` gives where to keep them; it may throw, as browsers do that store nothing. Lists of
@@ -54,14 +58,21 @@ export class History {
 
   /** What was asked about a document, oldest first. */
   read(document: string): KeptExchange[] {
-    const text = attempt(() => this.storage?.getItem(this.name(document)) ?? null);
-    return text === null ? [] : (entry(text)?.talk ?? []);
+    const talk = this.stored(document);
+    this.see(talk);
+    return talk;
   }
 
-  /** Keeps what was asked about a document, the last questions of it where it is too much. */
+  /**
+   * Keeps what was asked about a document, the last questions of it where it is too much. What
+   * other tabs asked about it stays.
+   */
   write(document: string, talk: KeptExchange[]): void {
     if (this.storage === null) return;
-    let kept = talk.slice(-MOST_QUESTIONS);
+    const isOfOthers = ({ id }: KeptExchange): boolean => id !== undefined && !this.seen.has(id);
+    const elsewhere = this.stored(document).filter(isOfOthers);
+    this.see(talk);
+    let kept = [...elsewhere, ...talk].slice(-MOST_QUESTIONS);
     let text = this.text(kept);
     while (text.length > MOST_UNITS && kept.length > 0) {
       kept = kept.slice(Math.ceil(kept.length / 4));
@@ -88,6 +99,15 @@ export class History {
 
   forgetAll(): void {
     this.drop(this.names());
+  }
+
+  private stored(document: string): KeptExchange[] {
+    const text = attempt(() => this.storage?.getItem(this.name(document)) ?? null);
+    return text === null ? [] : (entry(text)?.talk ?? []);
+  }
+
+  private see(talk: KeptExchange[]): void {
+    for (const { id } of talk) if (id !== undefined) this.seen.add(id);
   }
 
   private name(document: string): string {
@@ -156,6 +176,7 @@ function isObject(value: unknown): value is Record<string, unknown> {
 
 function isExchange(value: unknown): value is KeptExchange {
   if (!isObject(value) || typeof value["question"] !== "string") return false;
+  if (!["string", "undefined"].includes(typeof value["id"])) return false;
   const answers = value["answers"];
   return Array.isArray(answers) && answers.length > 0 && answers.every(isAnswer);
 }
@@ -170,7 +191,20 @@ function isAnswer(value: unknown): value is KeptAnswer {
   const { finish, passages } = answer;
   const isEnd = finish === "end" || finish === "length" || finish === "stopped";
   const hasRate = rate === null || typeof rate === "number";
-  return hasNumbers && hasRate && isEnd && Array.isArray(passages) && passages.every(isPassage);
+  const hasMore = ["firstAfterS", "attended", "context"].every((name) => isFigure(answer[name]));
+  return (
+    hasNumbers &&
+    hasRate &&
+    isEnd &&
+    hasMore &&
+    Array.isArray(passages) &&
+    passages.every(isPassage)
+  );
+}
+
+/** A number that may be missing. */
+function isFigure(value: unknown): boolean {
+  return value === undefined || value === null || typeof value === "number";
 }
 
 function isPassage(value: unknown): value is Passage {

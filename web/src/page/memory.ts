@@ -27,9 +27,12 @@ export class MemoryPanel {
       bar("On the device", deviceBytes, most, "device"),
       bar("In host memory", hostBytes, most, "host"),
     );
+    const isNone = deviceBytes + hostBytes === 0;
     const wasm =
       wasmBytes === null
-        ? "As of the last answer."
+        ? isNone
+          ? "Nothing is answered yet."
+          : "As of the last answer."
         : `As of the last reading or answer. The engine takes ${bytes(wasmBytes)} of wasm memory.`;
     const part = percent(deviceBytes / Math.max(1, hostBytes));
     const isLess = hostBytes > deviceBytes && deviceBytes > 0;

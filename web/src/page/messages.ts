@@ -42,7 +42,7 @@ export const MESSAGES: Record<Code, Message> = {
     blocking: false,
   },
   "context-too-long": {
-    title: "The document is longer than the context",
+    title: "The text is longer than the context",
     advice: "Choose a longer context under Model, or shorten the document.",
     blocking: false,
   },
@@ -51,6 +51,16 @@ export const MESSAGES: Record<Code, Message> = {
     advice:
       "Use a Hugging Face folder in safetensors, or a GGUF file, of a supported model: Llama, " +
       "Mistral, Qwen2, Qwen3, Phi-3, GLM-4, InternLM2 or Gemma 3.",
+    blocking: false,
+  },
+  "bad-file": {
+    title: "This file cannot be read",
+    advice: "",
+    blocking: false,
+  },
+  gone: {
+    title: "The document is not on the server any more",
+    advice: "",
     blocking: false,
   },
   "bad-session": {
@@ -84,7 +94,9 @@ export const MESSAGES: Record<Code, Message> = {
   "no-storage": { title: "No storage in this window", advice: "", blocking: false },
   unauthorized: {
     title: "This server wants its key",
-    advice: "Type the key that the server was started with (--api-key or --api-key-file).",
+    advice:
+      "Type a key that the server was started with (--api-key or --api-key-file): of NAME:KEY " +
+      "what stands behind the colon.",
     blocking: true,
   },
   unreachable: {

@@ -1,7 +1,7 @@
 // Messages above the page: what happened, what to do, and buttons that do it.
 
 import type { Code } from "../protocol";
-import { RequestError } from "./client";
+import { RequestError, messageOf } from "./client";
 import { button, make } from "./dom";
 import { MESSAGES, SOFTWARE } from "./messages";
 
@@ -20,7 +20,7 @@ export class Notices {
     const known = error instanceof RequestError;
     const code = known ? error.code : "other";
     if (code === "cancelled") return;
-    const detail = error instanceof Error ? error.message : String(error);
+    const detail = messageOf(error);
     const advice = known && error.advice !== undefined ? error.advice : MESSAGES[code].advice;
     this.add(code, MESSAGES[code].title, detail, advice, "error", actions);
   }
@@ -37,6 +37,11 @@ export class Notices {
 
   info(key: string, title: string, text: string): void {
     this.add(key, title, text, "", "info", []);
+  }
+
+  /** Brings the message on top into view, for who is far below it. */
+  reveal(): void {
+    this.list.firstElementChild?.scrollIntoView({ block: "nearest" });
   }
 
   clear(...codes: string[]): void {

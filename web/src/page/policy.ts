@@ -24,7 +24,10 @@ export class PolicyPanel {
       this.exact.value = this.budget.value;
     });
     this.exact.addEventListener("input", () => {
-      this.budget.value = this.exact.value;
+      if (this.exact.value !== "") this.budget.value = this.exact.value;
+    });
+    this.options.addEventListener("input", () => {
+      this.check();
     });
   }
 
@@ -71,7 +74,17 @@ export class PolicyPanel {
     this.describe();
   }
 
+  /** The browser says what is wrong with the options before a question is asked with them. */
+  private check(): void {
+    const isWrong = (line: string): boolean => line.trim() !== "" && line.indexOf("=") < 1;
+    const wrong = this.options.value.split("\n").find(isWrong)?.trim();
+    this.options.setCustomValidity(
+      wrong === undefined ? "" : `“${wrong}” is no option: write each as name = value.`,
+    );
+  }
+
   private describe(): void {
+    this.check();
     const info = this.policies.find(({ name }) => name === this.preset.value);
     this.title.textContent =
       info?.name === "full"

@@ -19,8 +19,13 @@ export class SavedPanel {
   private readonly questions = make("span", { class: "hint" });
   private forgetButton: HTMLButtonElement | null = null;
   private forget = (): void => undefined;
+  /** Where the keyboard was in a list when what was pressed there began. */
+  private place: { label: string; row: number } | null = null;
 
   constructor(private readonly actions: SavedActions) {
+    this.lists.addEventListener("click", ({ target }) => {
+      this.place = target instanceof HTMLElement ? this.placeOf(target) : null;
+    });
     const persist = find("persist", HTMLButtonElement);
     if (persist === null) return;
     // Insecure addresses have no storage.
@@ -35,9 +40,10 @@ export class SavedPanel {
     const host = find("history", HTMLElement);
     if (host === null) return;
     if (this.forgetButton === null) {
-      this.forgetButton = this.dropButton("kept questions", () => {
+      const forget = (): void => {
         this.forget();
-      });
+      };
+      this.forgetButton = this.dropButton("kept questions", forget, "Delete kept questions");
       host.append(this.questions, this.forgetButton);
     }
     this.forget = forget;
@@ -57,6 +63,7 @@ export class SavedPanel {
       : "This server was started with --no-library: it reads and keeps no documents.";
     const rows = documents.map((document) => this.document(document, document.fingerprint));
     const none = "No document is kept yet. What is read is kept here.";
+    this.place ??= this.placeOf(document.activeElement);
     this.lists.replaceChildren(...(hasLibrary ? section("Documents", rows, none) : []));
   }
 
@@ -79,6 +86,28 @@ export class SavedPanel {
     for (const button of this.lists.querySelectorAll("button")) {
       button.disabled = busy || button.hasAttribute("data-never");
     }
+    if (busy || this.place === null) return;
+    if (document.activeElement === document.body) this.comeBack(this.place);
+    this.place = null;
+  }
+
+  private placeOf(element: Element | null): typeof this.place {
+    const row = element?.closest("#saved-lists li") ?? null;
+    if (element === null || row === null) return null;
+    const rows = [...this.lists.querySelectorAll("li")];
+    return {
+      label: element.getAttribute("aria-label") ?? "",
+      row: rows.findIndex((r) => r === row),
+    };
+  }
+
+  /** Lists are made anew: the keyboard goes to the same button, else to the row that came there. */
+  private comeBack({ label, row }: { label: string; row: number }): void {
+    const buttons = [...this.lists.querySelectorAll("button")];
+    const same = buttons.find((button) => button.getAttribute("aria-label") === label);
+    const rows = [...this.lists.querySelectorAll("li")];
+    const near = rows[Math.min(row, rows.length - 1)]?.querySelector("button");
+    (same ?? near ?? byId("saved-title", HTMLElement)).focus({ preventScroll: true });
   }
 
   private document(document: SavedDocument, fingerprint: string | null): HTMLElement {
@@ -130,8 +159,8 @@ export class SavedPanel {
   }
 
   /** A first click asks, a second deletes. */
-  private dropButton(name: string, act: () => void): HTMLButtonElement {
-    const drop = button("Delete", () => {
+  private dropButton(name: string, act: () => void, text = "Delete"): HTMLButtonElement {
+    const drop = button(text, () => {
       if (drop.dataset["sure"] === "yes") {
         act();
         return;
@@ -142,10 +171,14 @@ export class SavedPanel {
     });
     drop.className = "quiet";
     drop.setAttribute("aria-label", `Delete ${name}`);
-    drop.addEventListener("blur", () => {
+    const calm = (): void => {
       delete drop.dataset["sure"];
-      drop.textContent = "Delete";
+      drop.textContent = text;
       drop.setAttribute("aria-label", `Delete ${name}`);
+    };
+    drop.addEventListener("blur", calm);
+    drop.addEventListener("keydown", ({ key }) => {
+      if (key === "Escape") calm();
     });
     return drop;
   }

@@ -1,10 +1,14 @@
 // Requests to the server that this page came from: JSON, events, errors, and the key.
 
 import { RequestError } from "../page/client";
+import { count } from "../page/format";
 import type { Code } from "../protocol";
 
 /** Of this tab alone: it is gone when the tab is closed, and no other page can read it. */
 const KEY = "longview-key";
+
+/** What a header can carry. Keys have nothing else, and the browser makes no request with it. */
+const SENDABLE = /^[\x20-\x7e]*$/;
 
 /** A JSON object of the server, read with care: its fields may be of another type. */
 export type Json = Record<string, unknown>;
@@ -27,12 +31,14 @@ export function text(value: unknown): string {
 
 /** Codes of the server that mean something of their own to the page, and what to do about them. */
 const CODES: Record<string, { code: Code; advice?: string }> = {
-  invalid_api_key: { code: "unauthorized" },
   context_length_exceeded: {
     code: "context-too-long",
-    advice: "Shorten it, or start the server with a longer context (--ctx-size).",
+    advice:
+      "Take a shorter text, begin a new conversation, or start the server with a longer context " +
+      "(--ctx-size).",
   },
-  context_not_found: { code: "bad-input", advice: "Reload the page: it lists what there is." },
+  context_not_found: { code: "gone" },
+  unreadable_file: { code: "bad-file" },
   queue_full: { code: "busy" },
   loading: { code: "busy", advice: "The model is being loaded. Try again in a moment." },
   device_lost: { code: "busy", advice: "The device is being opened again. Ask again in a moment." },
@@ -43,8 +49,8 @@ const CODES: Record<string, { code: Code; advice?: string }> = {
     advice: "Delete documents of the server, or start it with a larger library.",
   },
   body_too_large: {
-    code: "bad-input",
-    advice: "Start the server with a larger --max-body, or take a smaller document.",
+    code: "bad-file",
+    advice: "Take a smaller document, or start the server with a larger --max-body.",
   },
 };
 
@@ -52,9 +58,31 @@ const CODES: Record<string, { code: Code; advice?: string }> = {
 function failure(body: unknown, status: number): RequestError {
   const error = object(object(body)["error"]);
   const known = CODES[text(error["code"])];
-  const message = text(error["message"]) || `The server answered with status ${status}.`;
   const { code, advice } = known ?? { code: status < 500 ? "bad-input" : "other", advice: "" };
-  return new RequestError(code, message, advice);
+  return new RequestError(code, worded(error, code, status), advice);
+}
+
+/** What the server says of an error; where that is meant for programs, in words for people. */
+function worded(error: Json, code: Code, status: number): string {
+  const message = text(error["message"]) || `The server answered with status ${status}.`;
+  if (code === "gone") return "It was deleted, here or elsewhere, or had to make room for others.";
+  if (error["code"] === "body_too_large") return "It is larger than what the server takes at once.";
+  if (code === "bad-file") return message.replace(/^file: /, "");
+  const [tokens, room] = [number(error["n_prompt_tokens"]), number(error["n_ctx"])];
+  if (code !== "context-too-long" || tokens === 0) return message;
+  // Of a long text it has counted only as many as it takes to know.
+  const least = message.includes("at least") ? "at least " : "";
+  return (
+    `There are ${least}${count(tokens)} tokens to read, and the context holds ${count(room)} ` +
+    "with the answer. Nothing was cut off."
+  );
+}
+
+function refused(hasKey: boolean): RequestError {
+  const message = hasKey
+    ? "It does not know the key that was typed."
+    : "It answers nobody who has none.";
+  return new RequestError("unauthorized", message);
 }
 
 export class Api {
@@ -64,6 +92,13 @@ export class Api {
 
   hasKey(): boolean {
     return sessionStorage.getItem(KEY) !== null;
+  }
+
+  /** Forgets a key that opens nothing: a reload would send it again. */
+  private locked(): RequestError {
+    const hasKey = this.hasKey();
+    sessionStorage.removeItem(KEY);
+    return refused(hasKey);
   }
 
   async json(method: string, path: string, body?: Json): Promise<Json> {
@@ -111,6 +146,7 @@ export class Api {
     signal?: AbortSignal,
   ): Promise<Response> {
     const key = sessionStorage.getItem(KEY);
+    if (key !== null && !SENDABLE.test(key)) throw this.locked();
     const headers: Record<string, string> = {};
     if (key !== null) headers["authorization"] = `Bearer ${key}`;
     if (body !== undefined && !(body instanceof FormData)) {
@@ -128,6 +164,7 @@ export class Api {
       throw signal?.aborted === true ? error : unreachable();
     });
     if (response.ok) return response;
+    if (response.status === 401) throw this.locked();
     throw failure(await response.json().catch(() => null), response.status);
   }
 }

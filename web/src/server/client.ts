@@ -36,6 +36,11 @@ type Handlers = { [N in Name]: (params: Params<N>, send: Send) => Promise<Result
 /** Texts beyond this are not sent only to count their tokens. */
 const MOST_COUNTED = 200_000;
 
+/** How often a server is asked whether its model is loaded. */
+const RETRY_MS = 1000;
+
+const MOST_NAME = 64;
+
 /** What is open now. */
 interface OpenText {
   id: string;
@@ -63,12 +68,15 @@ class ServerClient implements Client {
       hasKey: () => this.api.hasKey(),
       needsKey: () => this.props["needs_key"] === true,
       readFile: (file, event) => this.readFile(file, event),
+      close: () => {
+        this.open = null;
+      },
       pin: async (id, pin) => {
         await this.api.json("POST", `v1/contexts/${encodeURIComponent(id)}`, { pin });
       },
     };
     this.handlers = {
-      open: () => this.connect(),
+      open: (_, send) => this.connect(send),
       loadModel: () => Promise.resolve(this.model()),
       limitDevice: () => Promise.resolve(null),
       countTokens: (params) => this.countTokens(params.text),
@@ -104,8 +112,18 @@ class ServerClient implements Client {
     // A server's device is not the page's to lose.
   }
 
-  private async connect(): Promise<Device> {
-    this.props = await this.api.json("GET", "props");
+  /** Waits while the server loads its model. */
+  private async connect(send: Send): Promise<Device> {
+    for (;;) {
+      const props = await this.api.json("GET", "props").catch(unlessBusy);
+      if (props !== null) {
+        this.props = props;
+        break;
+      }
+      const message = "The server is loading its model. The page goes on by itself.";
+      send({ event: "notice", code: "busy", message, done: false });
+      await new Promise((resume) => setTimeout(resume, RETRY_MS));
+    }
     const adapter = text(this.props["build_info"]);
     return { adapter, tier: "", isSoftware: false, maxBufferBytes: 0 };
   }
@@ -155,19 +173,20 @@ class ServerClient implements Client {
     return this.props["has_contexts"] === true;
   }
 
-  private read(content: string, title: string, send: Send): Promise<PrefillEnd> {
+  private async read(content: string, title: string, send: Send): Promise<PrefillEnd> {
     this.open = { id: "", title, text: content, offsets: new Offsets(content) };
-    const name = this.freeName(title, content);
+    const name = await this.freeName(title, content);
     return this.build({ text: content, stream: true, ...(name === "" ? {} : { name }) }, send);
   }
 
   /**
    * A name that no other document has: the server refuses one that is taken. Empty where the server
-   * seems to have this very text, which then keeps its name.
+   * has this very text, which then keeps its name.
    */
-  private freeName(title: string, content: string): string {
-    const bytes = new TextEncoder().encode(content).length;
-    if (this.known.some((document) => document.textBytes === bytes)) return "";
+  private async freeName(title: string, content: string): Promise<string> {
+    // Others may have read and named some since they were listed.
+    await this.storage();
+    if (await this.isKept(content)) return "";
     const wanted = title.replace(/[\p{Cc}\p{Cf}/\\]+/gu, " ").replace(/^[\s-]+/, "");
     const name = Array.from(wanted).slice(0, 80).join("").trim();
     const taken = new Set(this.known.map(({ document }) => document.title));
@@ -178,6 +197,17 @@ class ServerClient implements Client {
     return name;
   }
 
+  private async isKept(content: string): Promise<boolean> {
+    const bytes = new TextEncoder().encode(content).length;
+    for (const { document, textBytes } of this.known) {
+      if (textBytes !== bytes) continue;
+      // One of the same length may have another text, or be gone by now.
+      const kept = await this.text(document.id).catch(() => null);
+      if (kept?.text === content) return true;
+    }
+    return false;
+  }
+
   private continueDocument(send: Send): Promise<PrefillEnd> {
     if (this.open === null) throw none();
     return this.build({ text: this.open.text, stream: true }, send);
@@ -186,7 +216,7 @@ class ServerClient implements Client {
   private async readFile(file: File, send: Send): Promise<ReadFile> {
     const form = new FormData();
     form.append("stream", "true");
-    form.append("file", file, file.name);
+    form.append("file", file, shortened(file.name));
     const end = await this.build(form, send);
     if (end.id === undefined) throw new RequestError("cancelled", "It was stopped.");
     const opened = await this.text(end.id);
@@ -233,6 +263,8 @@ class ServerClient implements Client {
   }
 
   private async openDocument(id: string): Promise<OpenedDocument> {
+    // More of it may have been read, or less be left, since it was listed.
+    await this.storage();
     const known = this.known.find(({ document }) => document.id === id)?.document;
     const { title, text } = await this.text(id);
     this.open = { id, title, text, offsets: new Offsets(text) };
@@ -360,16 +392,22 @@ class ServerClient implements Client {
       return { ...units, weight: number(passage["weight"]) };
     };
     const rate = seen["hit_rate"];
+    const [mean, of] = [seen["attended_tokens"], seen["of_tokens"]];
+    const hasMean = typeof mean === "number" && typeof of === "number";
+    const { firstAfterS } = run;
     return {
       text: run.text,
       tokens: number(object(last["usage"])["completion_tokens"]) || run.tokens,
       seconds: run.seconds,
-      tokensPerS: run.tokensPerS,
+      // As the server counts: tokens that came at once have no speed here.
+      tokensPerS: number(object(last["timings"])["predicted_per_second"]) || run.tokensPerS,
       hitRate: typeof rate === "number" ? rate : null,
       deviceBytes,
       hostBytes,
       finish: stopped ? "stopped" : run.finish,
       passages: list(seen["passages"]).map(place),
+      ...(firstAfterS === undefined ? {} : { firstAfterS }),
+      ...(hasMean ? { attended: mean, context: of } : {}),
     };
   }
 
@@ -388,6 +426,10 @@ class Run {
   private first: number | null = null;
 
   constructor(private readonly send: Send) {}
+
+  get firstAfterS(): number | undefined {
+    return this.first === null ? undefined : (this.first - this.since) / 1000;
+  }
 
   get seconds(): number {
     return (performance.now() - this.since) / 1000;
@@ -448,4 +490,17 @@ function mapOf(map: Json): ContextMap {
 
 function none(): RequestError {
   return new RequestError("bad-input", "A server does not do this.");
+}
+
+/** The server cuts names off at 64 characters, and knows a file's kind by how its name ends. */
+function shortened(name: string): string {
+  const characters = Array.from(name);
+  const end = Array.from(/\.\w{1,8}$/.exec(name)?.[0] ?? "");
+  if (characters.length <= MOST_NAME) return name;
+  return [...characters.slice(0, MOST_NAME - end.length), ...end].join("");
+}
+
+function unlessBusy(error: unknown): null {
+  if (error instanceof RequestError && error.code === "busy") return null;
+  throw error;
 }

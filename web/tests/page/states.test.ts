@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ask, idle, message, modelLoaded, picture, readSample } from "../support/browser";
+import { ask, drop, idle, message, modelLoaded, picture, readSample } from "../support/browser";
 import { damage, stage as openStage, verdicts } from "../support/stage";
 
 const stage = openStage();
@@ -292,4 +292,38 @@ test("an answer can be stopped", async () => {
   await page.getByRole("button", { name: "Stop the answer" }).click();
   await page.getByText("Stopped.").waitFor();
   await idle(page);
+});
+
+test("a file that is no text is refused by its name, and what was typed stays", async () => {
+  const page = await stage.start();
+  await page.locator("#text").fill("Something that was typed.");
+  await drop(page, [{ name: "menu.txt", body: [99, 97, 102, 233] }], "#question");
+  const said = await message(page, "bad-file");
+  assert.match(said, /menu\.txt: it is no text in UTF-8/);
+  assert.doesNotMatch(said, /Reload/);
+  assert.equal(await page.locator("#text").inputValue(), "Something that was typed.");
+});
+
+test("a document shows its name while it is read and after", async () => {
+  const page = await stage.start();
+  await drop(page, [{ name: "<i>hills</i>.txt", body: "A hill. Another hill. A valley." }]);
+  await page.locator("#document-line", { hasText: "tokens" }).waitFor();
+  await page.getByRole("button", { name: "Read the document" }).click();
+  await page.getByText("tokens, read in").waitFor();
+  assert.equal(await page.locator("#document-name").innerText(), "<i>hills</i>.txt");
+  await idle(page);
+});
+
+test("an answer says how much of the context a step attended to", async () => {
+  const page = await stage.start();
+  await readSample(page, 2000);
+  const line = await page.locator("#document-line").innerText();
+  const all = /^[\d,]+/.exec(line)?.[0] ?? "";
+  await page.getByLabel("Compare with full attention").check();
+  await ask(page, null);
+  const [policy, full] = await page.locator(".facts").allInnerTexts();
+  assert.match(policy ?? "", new RegExp(`Attended in a step, mean\\s+508 of ${all} tokens`));
+  assert.match(full ?? "", new RegExp(`Attended in a step, mean\\s+${all} of ${all} tokens`));
+  // It has no cache.
+  assert.doesNotMatch(full ?? "", /Hits/);
 });

@@ -110,6 +110,8 @@ test("answers by recall and by full attention are the native program's", async (
   assert.deepEqual(await cards.locator(".answer").allInnerTexts(), [known.answer, known.answer]);
   assert.equal(await page.locator(".verdict.right").count(), 2);
   assert.match(await page.locator("#map-summary").innerText(), /layer 1, KV head 0/);
+  const attended = /Attended in a step, mean\s+[\d,]+ of [\d,]+ tokens/;
+  for (const facts of await cards.locator(".facts").allInnerTexts()) assert.match(facts, attended);
   await page.getByLabel("Compare with full attention").uncheck();
   await picture(page, "real-answer");
   assert.deepEqual(await violations(page), []);

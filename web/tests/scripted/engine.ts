@@ -203,6 +203,8 @@ class ScriptedRuntime implements EngineRuntime {
       tokens: words.length,
       seconds: words.length / 38.2,
       tokensPerS: 38.2,
+      attended: recalls ? 508.4 : this.tokens,
+      context: this.tokens,
       hitRate: recalls ? 0.483 : null,
       deviceBytes: recalls ? this.deviceBytes : this.tokens * 2560,
       hostBytes: this.tokens * 2560,

@@ -141,3 +141,23 @@ export async function message(page: Page, code: string): Promise<string> {
   await notice.waitFor();
   return notice.innerText();
 }
+
+/** A file as a test makes it: its text, or its bytes. */
+export interface Made {
+  name: string;
+  body: string | number[];
+}
+
+/** Lets files fall on what `selector` names; says whether the page took them from the browser. */
+export async function drop(page: Page, files: Made[], selector = "#document"): Promise<boolean> {
+  const script = `(() => {
+    const data = new DataTransfer();
+    for (const { name, body } of ${JSON.stringify(files)}) {
+      data.items.add(new File([typeof body === "string" ? body : new Uint8Array(body)], name));
+    }
+    const send = (kind) => document.querySelector(${JSON.stringify(selector)}).dispatchEvent(
+      new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true }));
+    return [send("dragover"), send("drop")].every((isLeft) => !isLeft);
+  })()`;
+  return page.evaluate<boolean>(script);
+}
