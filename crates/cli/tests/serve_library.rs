@@ -64,6 +64,15 @@ fn a_file_becomes_a_context() {
     let list = serving.ask("GET", "/v1/contexts", &[], "").1;
     assert!(list.contains("a page") && list.contains("\"pinned\":true"), "{list}");
     assert!(!list.contains("..") && !list.contains("<b>"), "{list}");
+    // A long name keeps the ending, by which a file is told from plain text.
+    let name = format!("{}.html", "a long name ".repeat(10));
+    let [as_page, as_text] = [name.as_str(), "a name.txt"].map(|name| {
+        let (status, built) = post(name, "<p>A lamp is <i>green</i>.</p>", "");
+        assert_eq!(status, 200, "{built}");
+        let built: Value = serde_json::from_str(&built).unwrap();
+        built["n_tokens"].as_u64().unwrap()
+    });
+    assert!(as_page < as_text, "{as_page} tokens of a page, {as_text} with its tags");
     for (name, file) in [("a.pdf", "%PDF-1.7 junk"), ("a.bin", "\u{1}\u{2}\u{0}")] {
         let (status, refused) = post(name, file, "");
         assert!(status == 400 && refused.contains("unreadable_file"), "{status} {refused}");

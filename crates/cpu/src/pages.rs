@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::huge_pages::{LARGE, PAGE, advise_huge_pages, page_bytes};
+use crate::huge_pages::{PAGE, advise_huge_pages, page_bytes};
 
 /// Mapped runs of a buffer for each span of its elements, beyond which a fork maps it anew as a
 /// whole: a process may have some 65,000 runs.
@@ -302,8 +302,9 @@ fn put(runs: &mut Vec<Run>, new: &Run) {
     runs.sort_by_key(|run| run.range.start);
 }
 
-/// Of `len` bytes at address `start`, the huge pages that `spans` fill to half or more, as spans of
-/// bytes behind it. Neighbours are one.
+/// Of `len` bytes at address `start`, the parts of huge pages that `spans` fill to half or more, as
+/// spans of bytes behind it. Neighbours are one. A page that the bytes have in part is one if the
+/// buffer that has the rest says the same: those of a sequence lie side by side.
 fn worth_huge(start: usize, len: usize, spans: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut pages: Vec<(usize, usize)> = Vec::new();
     for span in spans {
@@ -316,9 +317,9 @@ fn worth_huge(start: usize, len: usize, spans: &[Range<usize>]) -> Vec<Range<usi
             }
         }
     }
-    let whole = start.div_ceil(PAGE)..(start + len) / PAGE;
-    pages.retain(|(page, filled)| whole.contains(page) && *filled >= LARGE);
-    let span = |(page, _): (usize, usize)| page * PAGE - start..(page + 1) * PAGE - start;
+    let own = |page: usize| start.max(page * PAGE)..(start + len).min((page + 1) * PAGE);
+    pages.retain(|(page, filled)| 2 * filled >= own(*page).len());
+    let span = |(page, _): (usize, usize)| own(page).start - start..own(page).end - start;
     joined(pages.into_iter().map(span).collect())
 }
 
@@ -326,6 +327,7 @@ fn worth_huge(start: usize, len: usize, spans: &[Range<usize>]) -> Vec<Range<usi
 #[expect(clippy::single_range_in_vec_init, reason = "a list of one span is meant")]
 mod tests {
     use super::*;
+    use crate::huge_pages::LARGE;
 
     fn filled(n_pages: usize) -> (Pages, Vec<u8>) {
         let page = page_bytes();
@@ -463,9 +465,11 @@ mod tests {
             of(&[0..2 * PAGE, 2 * PAGE..3 * PAGE + 5, 5 * PAGE..9 * PAGE]),
             [0..3 * PAGE, 5 * PAGE..6 * PAGE]
         );
-        // Huge pages lie at their own addresses, and whole ones alone are to be had.
-        let odd = worth_huge(base + 4096, 2 * PAGE, &[0..2 * PAGE]);
-        assert_eq!(odd, [PAGE - 4096..2 * PAGE - 4096]);
+        // Huge pages lie at their own addresses; the first and the last are those of neighbours too.
+        let odd = |spans: &[Range<usize>]| worth_huge(base + 4096, 2 * PAGE, spans);
+        assert_eq!(odd(&[0..2 * PAGE]), [0..2 * PAGE]);
+        assert_eq!(odd(&[0..10, LARGE..PAGE + LARGE]), [PAGE - 4096..2 * PAGE - 4096]);
+        assert_eq!(odd(&[2 * PAGE - 3000..2 * PAGE]), [2 * PAGE - 4096..2 * PAGE]);
     }
 
     /// What the kernel was told of the mapping that has this address, by the flags of its page

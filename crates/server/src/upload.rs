@@ -10,6 +10,9 @@ use crate::error::{ApiError, clip};
 /// Parts of a form.
 const MAX_PARTS: usize = 16;
 
+/// Letters of a file's name. Of a longer one its end stays, which says what kind of file it is.
+const MAX_NAME: usize = 255;
+
 /// A file that came in.
 pub(crate) struct Upload {
     /// As its user named it.
@@ -66,10 +69,13 @@ fn value(text: String) -> Value {
 impl Upload {
     /// Its text, read in a process of its own with limits: files are programs of strangers.
     pub(crate) fn text(&self, max_bytes: u64) -> Result<(String, Source), ApiError> {
-        let name = clip(self.name.rsplit(['/', '\\']).next().unwrap_or_default());
+        let base = self.name.rsplit(['/', '\\']).next().unwrap_or_default();
+        let before = base.chars().count().saturating_sub(MAX_NAME);
+        let letters = base.chars().skip(before);
+        let name: String = letters.map(|c| if c.is_control() { '?' } else { c }).collect();
         let found = extract(&self.bytes[..], &name, max_bytes);
         let refused = |error| {
-            let message = format!("file: {name}: {error}");
+            let message = format!("file: {}: {error}", clip(&name));
             ApiError::bad("unreadable_file", message).about("file")
         };
         let found = found.map_err(refused)?;

@@ -385,7 +385,7 @@ impl<B: Backend> Sequence<B> {
         self.bring_rows().await?;
         let width = 2 * self.shape.head_dim;
         let end = self.n_tokens + n;
-        self.shape.layers().for_each(|layer| self.store.expect(layer, end));
+        self.store.expect(end);
         while self.n_tokens < end {
             let (first, len) = (self.n_tokens, self.options.chunk.min(end - self.n_tokens));
             let mut rows = vec![0.0; len * width];

@@ -44,7 +44,7 @@ impl Chunk {
         sequence.copies.join(&sequence.backend)?;
         sequence.leave_old_order(self.layer);
         let n = sequence.n_tokens;
-        sequence.store.expect(self.layer, n + self.len + self.remaining);
+        sequence.store.expect(n + self.len + self.remaining);
         // Of the rows before: whoever has others to serve hands them over first, in pieces.
         sequence.submit_segments(self.layer, n).await?;
         let mode = sequence.layers[self.layer].mode();

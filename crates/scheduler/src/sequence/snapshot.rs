@@ -174,7 +174,7 @@ impl<B: Backend> Restored<B> {
     ) -> Result<Self, SchedulerError> {
         let mut sequence = Sequence::new(backend, shape, policy, options)?;
         sequence.n_tokens = n_tokens;
-        sequence.shape.layers().for_each(|layer| sequence.store.expect(layer, n_tokens));
+        sequence.store.expect(n_tokens);
         let (submitted, selections) = (Vec::new(), Vec::new());
         Ok(Self { sequence, is_same_policy, is_fork: false, submitted, selections })
     }

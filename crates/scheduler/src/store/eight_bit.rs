@@ -107,15 +107,15 @@ impl<B: Backend> EightBitStore<B> {
             let held = vec![layout.sinks..layout.sinks; shape.n_kv_heads];
             layers.push(LayerForms { rounded, exact, held });
         }
-        let (unchanged, expected) = (Unchanged::new(shape), Expected::up_to(shape, 0));
+        let (unchanged, expected) = (Unchanged::new(shape), Expected::default());
         let (shape, scratch) = (shape.clone(), Scratch::default());
         Ok(Some(Self { source, shape, layout, layers, unchanged, expected, scratch }))
     }
 
     /// A layer is about to have `n_rows` rows, which nobody may have said before.
-    fn grow(&mut self, layer: LayerId, n_rows: usize) {
-        if let Some(expected) = self.expected.grown(layer, n_rows) {
-            self.expect(layer, expected);
+    fn grow(&mut self, n_rows: usize) {
+        if let Some(expected) = self.expected.grown(n_rows) {
+            self.expect(expected);
         }
     }
 
@@ -166,7 +166,7 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
     }
 
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
-        self.grow(layer, start + bytes.len() / self.shape.row_bytes());
+        self.grow(start + bytes.len() / self.shape.row_bytes());
         let mut scratch = std::mem::take(&mut self.scratch);
         self.layer(layer).write(&mut scratch, head, start, bytes);
         self.scratch = scratch;
@@ -185,10 +185,10 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
         None
     }
 
-    fn expect(&mut self, layer: LayerId, n_rows: usize) {
-        if let Some(more) = self.expected.more(&self.shape, layer, n_rows) {
+    fn expect(&mut self, n_rows: usize) {
+        if let Some(more) = self.expected.more(&self.shape, n_rows) {
             let spans = self.shape.row_spans(more, kv8::row_bytes(self.shape.head_dim));
-            self.layers[layer].rounded.expect(&spans);
+            self.layers.iter_mut().for_each(|layer| layer.rounded.expect(&spans));
         }
     }
 
@@ -226,7 +226,7 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
             layout: *layout,
             layers,
             unchanged: unchanged.clone(),
-            expected: Expected::up_to(shape, n_rows),
+            expected: Expected(n_rows),
             scratch: Scratch::default(),
         }))
     }
@@ -311,7 +311,7 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
 
     fn two_forms_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<TwoFormsMut<'_, B>> {
         self.unchanged.written(layer, rows.start);
-        self.grow(layer, rows.end);
+        self.grow(rows.end);
         let layout = self.layout;
         let LayerForms { rounded, exact, .. } = &mut self.layers[layer];
         Some(TwoFormsMut { rounded: rounded.buffer_mut()?, exact: exact.buffer_mut()?, layout })

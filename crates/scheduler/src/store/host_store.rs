@@ -41,9 +41,9 @@ pub trait HostStore<B: Backend>: Send + Sync {
     /// cannot.
     fn buffer(&self, layer: LayerId) -> Option<&B::Buffer>;
 
-    /// Says that a layer will have so many rows soon, so that memory for these is taken in a way
+    /// Says that every layer will have so many rows soon, so that memory for these is taken in a way
     /// that suits. Others can be written all the same.
-    fn expect(&mut self, _layer: LayerId, _n_rows: usize) {}
+    fn expect(&mut self, _n_rows: usize) {}
 
     /// As [`HostStore::buffer`], to write rows `rows` of every head.
     fn buffer_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<&mut B::Buffer>;
@@ -159,7 +159,7 @@ impl<B: Backend> MappedStore<B> {
             }
         }
         let (backend, unchanged) = (Arc::clone(backend), Unchanged::new(shape));
-        let expected = Expected::up_to(shape, 0);
+        let expected = Expected::default();
         Ok(Some(Self { backend, layers, unchanged, expected, shape: shape.clone() }))
     }
 }
@@ -179,9 +179,9 @@ fn alloc_layer<B: Backend>(
 
 impl<B: Backend> MappedStore<B> {
     /// A layer is about to have `n_rows` rows, which nobody may have said before.
-    fn grow(&mut self, layer: LayerId, n_rows: usize) {
-        if let Some(expected) = self.expected.grown(layer, n_rows) {
-            self.expect(layer, expected);
+    fn grow(&mut self, n_rows: usize) {
+        if let Some(expected) = self.expected.grown(n_rows) {
+            self.expect(expected);
         }
     }
 }
@@ -196,7 +196,7 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         let n_rows = start + bytes.len() / self.shape.row_bytes();
         let range = self.shape.row_bytes_range(head, start..n_rows);
         self.unchanged.written(layer, start);
-        self.grow(layer, n_rows);
+        self.grow(n_rows);
         let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
         all[range].copy_from_slice(bytes);
     }
@@ -215,16 +215,16 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         Some(&self.layers[layer])
     }
 
-    fn expect(&mut self, layer: LayerId, n_rows: usize) {
-        if let Some(more) = self.expected.more(&self.shape, layer, n_rows) {
+    fn expect(&mut self, n_rows: usize) {
+        if let Some(more) = self.expected.more(&self.shape, n_rows) {
             let spans = self.shape.row_spans(more, 2 * self.shape.head_dim);
-            self.backend.expect_host(&mut self.layers[layer], &spans);
+            self.layers.iter_mut().for_each(|layer| self.backend.expect_host(layer, &spans));
         }
     }
 
     fn buffer_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<&mut B::Buffer> {
         self.unchanged.written(layer, rows.start);
-        self.grow(layer, rows.end);
+        self.grow(rows.end);
         Some(&mut self.layers[layer])
     }
 
@@ -244,7 +244,7 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         let layers = shape.layers().zip(layers).map(fork_layer).collect::<OpResult<Vec<_>>>()?;
         *unchanged = Unchanged::up_to(shape, n_rows);
         let (backend, unchanged) = (Arc::clone(backend), unchanged.clone());
-        let expected = Expected::up_to(shape, n_rows);
+        let expected = Expected(n_rows);
         Ok(Box::new(Self { backend, layers, unchanged, expected, shape: shape.clone() }))
     }
 
@@ -269,8 +269,7 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
                 let reason = "the device that replaces it reads no host memory".into();
                 OpError::DeviceLost { backend: backend.name(), reason }
             })?;
-            let spans =
-                self.shape.row_spans(0..self.expected.n_rows(layer), 2 * self.shape.head_dim);
+            let spans = self.shape.row_spans(0..self.expected.0, 2 * self.shape.head_dim);
             backend.expect_host(&mut moved, &spans);
             let from = self.backend.host_bytes(buffer).expect("made by alloc_host");
             let to = backend.host_bytes_mut(&mut moved).expect("made by alloc_host");
@@ -343,33 +342,22 @@ impl Unchanged {
     }
 }
 
-/// Of each layer, the first rows that memory was asked for.
-#[derive(Clone, Debug)]
-pub(super) struct Expected(Vec<usize>);
+/// The first rows of every layer that memory was asked for, or that are shared with others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Expected(pub usize);
 
 impl Expected {
-    /// Of a store that has, or has shared with others, `n_rows` rows of each layer.
-    pub fn up_to(shape: &KvShape, n_rows: usize) -> Self {
-        Self(vec![n_rows; shape.n_layers])
-    }
-
-    /// Rows of a layer that memory was asked for.
-    pub fn n_rows(&self, layer: LayerId) -> usize {
-        self.0[layer]
-    }
-
     /// The rows that are expected as well from now on, where a layer will have `n_rows`.
-    pub fn more(&mut self, shape: &KvShape, layer: LayerId, n_rows: usize) -> Option<Range<usize>> {
-        let before = self.0[layer];
-        let n_rows = n_rows.min(shape.capacity);
-        self.0[layer] = before.max(n_rows);
+    pub fn more(&mut self, shape: &KvShape, n_rows: usize) -> Option<Range<usize>> {
+        let (before, n_rows) = (self.0, n_rows.min(shape.capacity));
+        self.0 = before.max(n_rows);
         (n_rows > before).then_some(before..n_rows)
     }
 
     /// How many rows a layer should expect that grows to `n_rows`: some beyond, because a page has
     /// to be asked for before its first row is written. `None` where so many are expected.
-    pub fn grown(&self, layer: LayerId, n_rows: usize) -> Option<usize> {
-        (n_rows > self.0[layer]).then_some(n_rows + n_rows / AHEAD)
+    pub fn grown(self, n_rows: usize) -> Option<usize> {
+        (n_rows > self.0).then_some(n_rows + n_rows / AHEAD)
     }
 }
 
@@ -520,14 +508,11 @@ mod tests {
 
     #[test]
     fn rows_are_expected_once() {
-        let (shape, layer) = (shape(), LayerId(1));
-        let mut expected = Expected::up_to(&shape, 0);
-        assert_eq!(expected.more(&shape, layer, 3), Some(0..3));
-        assert_eq!((expected.more(&shape, layer, 2), expected.n_rows(layer)), (None, 3));
-        assert_eq!(expected.n_rows(LayerId(0)), 0, "another layer");
-        assert_eq!(expected.more(&shape, layer, 100), Some(3..8), "no more than there is room for");
-        let of_fork = Expected::up_to(&shape, 80);
-        assert_eq!((of_fork.grown(layer, 80), of_fork.grown(layer, 96)), (None, Some(108)));
+        let (shape, mut expected) = (shape(), Expected::default());
+        assert_eq!(expected.more(&shape, 3), Some(0..3));
+        assert_eq!((expected.more(&shape, 2), expected.0), (None, 3));
+        assert_eq!(expected.more(&shape, 100), Some(3..8), "no more than there is room for");
+        assert_eq!((Expected(80).grown(80), Expected(80).grown(96)), (None, Some(108)));
     }
 
     #[test]
