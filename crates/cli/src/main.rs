@@ -40,5 +40,7 @@ fn main() -> std::process::ExitCode {
         return code;
     }
     device::silence_mesa();
+    // A server makes and drops sessions all day.
+    longview_cpu::return_large_memory();
     app::main()
 }

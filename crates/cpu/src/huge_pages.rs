@@ -1,4 +1,4 @@
-//! Huge pages for large memory. One of the modules that may use `unsafe`.
+//! Huge pages for large memory, and how it goes back. One of the modules that may use `unsafe`.
 
 /// Bytes of a huge page.
 pub(crate) const PAGE: usize = 2 << 20;
@@ -31,6 +31,18 @@ pub(crate) fn page_bytes() -> usize {
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn advise_huge_pages(_start: *mut u8, _len: usize) {}
+
+/// Lets blocks of 256 KiB and more go back to the system when they are freed. The C library of Linux
+/// keeps them otherwise: with every larger block that is freed it takes more sizes from its heaps,
+/// up to 32 MiB, and a heap gives back only what is free at its end. For the start of a program;
+/// other C libraries are left as they are.
+pub fn return_large_memory() {
+    // SAFETY: a number for the allocator; no memory is passed.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
+    }
+}
 
 /// Bytes behind `len` large bytes that end their last page, where half of it or more is in use.
 pub(crate) fn slack(len: usize) -> usize {

@@ -69,7 +69,7 @@ mod backend_tests;
 pub use backend::{CpuBackend, CpuOptions};
 pub use buffer::CpuBuffer;
 pub use error::CpuError;
-pub use huge_pages::{HugePages, huge_pages};
+pub use huge_pages::{HugePages, huge_pages, return_large_memory};
 pub use isa::Isa;
 pub use limits::Limits;
 pub use machine::{available_memory, physical_cores};

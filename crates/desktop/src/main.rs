@@ -56,6 +56,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    longview_cpu::return_large_memory();
     let first = match first(&args) {
         Ok(first) => first,
         Err(code) => return code,
