@@ -32,7 +32,7 @@ pub(crate) fn page_bytes() -> usize {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn advise_huge_pages(_start: *mut u8, _len: usize) {}
 
-/// Lets blocks of 256 KiB and more go back to the system when they are freed. The C library of Linux
+/// Lets blocks of 256 KiB and more go back to the system when they are freed. Linux' C library
 /// keeps them otherwise: with every larger block that is freed it takes more sizes from its heaps,
 /// up to 32 MiB, and a heap gives back only what is free at its end. For the start of a program;
 /// other C libraries are left as they are.

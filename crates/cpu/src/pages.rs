@@ -465,7 +465,7 @@ mod tests {
             of(&[0..2 * PAGE, 2 * PAGE..3 * PAGE + 5, 5 * PAGE..9 * PAGE]),
             [0..3 * PAGE, 5 * PAGE..6 * PAGE]
         );
-        // Huge pages lie at their own addresses; the first and the last are those of neighbours too.
+        // Huge pages lie at their own addresses; neighbours have a part of the first and last.
         let odd = |spans: &[Range<usize>]| worth_huge(base + 4096, 2 * PAGE, spans);
         assert_eq!(odd(&[0..2 * PAGE]), [0..2 * PAGE]);
         assert_eq!(odd(&[0..10, LARGE..PAGE + LARGE]), [PAGE - 4096..2 * PAGE - 4096]);

@@ -41,8 +41,8 @@ pub trait HostStore<B: Backend>: Send + Sync {
     /// cannot.
     fn buffer(&self, layer: LayerId) -> Option<&B::Buffer>;
 
-    /// Says that every layer will have so many rows soon, so that memory for these is taken in a way
-    /// that suits. Others can be written all the same.
+    /// Says that every layer will have so many rows soon, so that memory for these is taken in a
+    /// way that suits. Others can be written all the same.
     fn expect(&mut self, _n_rows: usize) {}
 
     /// As [`HostStore::buffer`], to write rows `rows` of every head.
