@@ -112,13 +112,6 @@ impl<B: Backend> EightBitStore<B> {
         Ok(Some(Self { source, shape, layout, layers, unchanged, expected, scratch }))
     }
 
-    /// A layer is about to have `n_rows` rows, which nobody may have said before.
-    fn grow(&mut self, n_rows: usize) {
-        if let Some(expected) = self.expected.grown(n_rows) {
-            self.expect(expected);
-        }
-    }
-
     /// A layer, to be written.
     fn layer(&mut self, layer: LayerId) -> EightBitLayer<'_, B> {
         let Self { shape, layout, layers, unchanged, .. } = self;
@@ -166,7 +159,6 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
     }
 
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
-        self.grow(start + bytes.len() / self.shape.row_bytes());
         let mut scratch = std::mem::take(&mut self.scratch);
         self.layer(layer).write(&mut scratch, head, start, bytes);
         self.scratch = scratch;
@@ -311,7 +303,6 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
 
     fn two_forms_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<TwoFormsMut<'_, B>> {
         self.unchanged.written(layer, rows.start);
-        self.grow(rows.end);
         let layout = self.layout;
         let LayerForms { rounded, exact, .. } = &mut self.layers[layer];
         Some(TwoFormsMut { rounded: rounded.buffer_mut()?, exact: exact.buffer_mut()?, layout })

@@ -21,10 +21,6 @@ use crate::layout::{DeviceLayout, KvShape};
 /// Rows of a layer that a fork may copy without having them shared before: they take no time.
 const MOST_COPIED: usize = 1024;
 
-/// A layer that grows row by row takes memory for one row in so many ahead: what it never fills is
-/// little beside what it has.
-const AHEAD: usize = 8;
-
 /// Storage of KV rows on the host.
 pub trait HostStore<B: Backend>: Send + Sync {
     /// Copies rows `rows` of one head into `out` (whole rows).
@@ -177,15 +173,6 @@ fn alloc_layer<B: Backend>(
     Ok(buffer)
 }
 
-impl<B: Backend> MappedStore<B> {
-    /// A layer is about to have `n_rows` rows, which nobody may have said before.
-    fn grow(&mut self, n_rows: usize) {
-        if let Some(expected) = self.expected.grown(n_rows) {
-            self.expect(expected);
-        }
-    }
-}
-
 impl<B: Backend> HostStore<B> for MappedStore<B> {
     fn read_rows(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]) {
         let bytes = self.backend.host_bytes(&self.layers[layer]).expect("made by alloc_host");
@@ -196,7 +183,6 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         let n_rows = start + bytes.len() / self.shape.row_bytes();
         let range = self.shape.row_bytes_range(head, start..n_rows);
         self.unchanged.written(layer, start);
-        self.grow(n_rows);
         let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
         all[range].copy_from_slice(bytes);
     }
@@ -224,7 +210,6 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
 
     fn buffer_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<&mut B::Buffer> {
         self.unchanged.written(layer, rows.start);
-        self.grow(rows.end);
         Some(&mut self.layers[layer])
     }
 
@@ -352,12 +337,6 @@ impl Expected {
         let (before, n_rows) = (self.0, n_rows.min(shape.capacity));
         self.0 = before.max(n_rows);
         (n_rows > before).then_some(before..n_rows)
-    }
-
-    /// How many rows a layer should expect that grows to `n_rows`: some beyond, because a page has
-    /// to be asked for before its first row is written. `None` where so many are expected.
-    pub fn grown(self, n_rows: usize) -> Option<usize> {
-        (n_rows > self.0).then_some(n_rows + n_rows / AHEAD)
     }
 }
 
@@ -512,7 +491,6 @@ mod tests {
         assert_eq!(expected.more(&shape, 3), Some(0..3));
         assert_eq!((expected.more(&shape, 2), expected.0), (None, 3));
         assert_eq!(expected.more(&shape, 100), Some(3..8), "no more than there is room for");
-        assert_eq!((Expected(80).grown(80), Expected(80).grown(96)), (None, Some(108)));
     }
 
     #[test]
