@@ -212,7 +212,7 @@ impl CpuBuffer {
         false
     }
 
-    /// Elements of host memory that will be written soon: large pages are for these alone from now
+    /// Elements of host memory that will be written soon: huge pages are for these alone from now
     /// on.
     pub(crate) fn expect(&mut self, _spans: &[Range<usize>]) {
         #[cfg(all(target_os = "linux", not(address_sanitizer)))]

@@ -42,8 +42,7 @@ fn allowed(c: char) -> char {
 fn is_device(name: &str) -> bool {
     let name = name.to_uppercase();
     let port = name.strip_prefix("COM").or_else(|| name.strip_prefix("LPT")).unwrap_or_default();
-    let is_port = matches!(port, "¹" | "²" | "³")
-        || (port.len() == 1 && port != "0" && { port.bytes().all(|byte| byte.is_ascii_digit()) });
+    let is_port = matches!(port, "¹" | "²" | "³") || matches!(port.as_bytes(), [b'1'..=b'9']);
     is_port || DEVICES.contains(&&*name)
 }
 

@@ -167,11 +167,7 @@ pub fn source(title: &str, text: &str) -> Source {
 
 /// Moves aside what is damaged in a library, as `longview kv check --repair` does.
 pub fn repair(library: &Documents) -> Result<(), DocumentsError> {
-    let mut verify = |path: &Path| {
-        let source = FileSource::open(path).map_err(|error| error.to_string())?;
-        SessionFile::open(&source).map(drop).map_err(|error| error.to_string())
-    };
-    library.check(true, &mut verify).map(drop)
+    library.check(true, &mut longview_startup::keeper::verify).map(drop)
 }
 
 /// Does something with the library and lists it again.

@@ -13,31 +13,11 @@ use longview_library::documents::Documents;
 use serde_json::{Value, json};
 
 use crate::real::document;
-use crate::support::{Setup, Window, http};
+use crate::support::{Folder, Setup, Window, http};
 
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let name = format!("longview-serving-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn text(&self) -> PathBuf {
-        let file = self.0.join("harbours.txt");
-        std::fs::write(&file, document()).unwrap();
-        file
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// The document, as a file in `folder`.
+fn text(folder: &Folder) -> PathBuf {
+    folder.file("harbours.txt", &document())
 }
 
 fn engines(library: &Documents, host: &Host) -> Engines {
@@ -141,7 +121,7 @@ fn metric(address: SocketAddr, name: &str) -> f64 {
 #[test]
 fn another_program_asks_about_what_the_window_has_read() {
     let folder = Folder::new("asks");
-    let mut window = window(&folder.0, Some(folder.text()), |_| {});
+    let mut window = window(&folder.0, Some(text(&folder)), |_| {});
     read(&mut window);
     assert_eq!(serving(&window), Serving::Off, "nobody has asked for it");
     switch(&mut window);
@@ -198,7 +178,7 @@ fn a_port_of_another_program_is_told_with_what_to_do() {
 #[test]
 fn the_switch_is_remembered_and_a_key_is_needed_where_there_is_one() {
     let folder = Folder::new("key");
-    let mut first = window(&folder.0, Some(folder.text()), |_| {});
+    let mut first = window(&folder.0, Some(text(&folder)), |_| {});
     read(&mut first);
     switch(&mut first);
     served(&mut first);

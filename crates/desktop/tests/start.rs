@@ -1,6 +1,6 @@
 //! The real program on a screen that nobody sees.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use egui_kittest::kittest::Queryable as _;
 use image::Rgb;
@@ -90,19 +90,26 @@ fn a_second_start_brings_the_window_forward_with_its_file() {
     assert!(names.contains(&"one".to_owned()) && names.contains(&"two".to_owned()), "{names:?}");
 }
 
+/// A file of some 6,000 tokens, the facts at the end, and its text.
+fn long_document(screen: &Screen) -> (PathBuf, String) {
+    let file = screen.folder.join("long.txt");
+    let text = "Once upon a time there was a harbour, and nobody spoke. ".repeat(400) + &document();
+    std::fs::write(&file, &text).unwrap();
+    (file, text)
+}
+
+/// Tokens of a document in the library that are read and kept, and all.
+fn kept_tokens(library: &Documents, text: &str) -> Option<(usize, usize)> {
+    let document = library.get(Id::of(text.as_bytes())).unwrap()?;
+    document.sessions.first().map(|session| (session.n_tokens, session.n_document))
+}
+
 #[test]
 fn what_was_read_before_a_kill_is_not_read_again() {
     let screen = Screen::start("kill");
-    let file = screen.folder.join("long.txt");
-    // Some 6,000 tokens, the facts at the end.
-    let text = "Once upon a time there was a harbour, and nobody spoke. ".repeat(400) + &document();
-    std::fs::write(&file, &text).unwrap();
+    let (file, text) = long_document(&screen);
     let library = Documents::open(&screen.folder.join("library")).unwrap();
-    let kept = || {
-        let document = library.get(Id::of(text.as_bytes())).unwrap()?;
-        let session = document.sessions.first()?;
-        Some((session.n_tokens, session.n_document))
-    };
+    let kept = || kept_tokens(&library, &text);
     let mut program = screen.program(&["--read", "--keep-every", "0.2"], &[&file]);
     until("what was read is kept while it is read", || kept().is_some());
     assert!(program.runs());
@@ -140,14 +147,9 @@ fn what_was_read_before_a_kill_is_not_read_again() {
 fn a_window_that_is_closed_while_it_reads_keeps_what_was_read() {
     let screen = Screen::start("close");
     let manager = screen.manager();
-    let file = screen.folder.join("long.txt");
-    let text = "Once upon a time there was a harbour, and nobody spoke. ".repeat(400) + &document();
-    std::fs::write(&file, &text).unwrap();
+    let (file, text) = long_document(&screen);
     let library = Documents::open(&screen.folder.join("library")).unwrap();
-    let kept = || {
-        let document = library.get(Id::of(text.as_bytes())).unwrap()?;
-        document.sessions.first().map(|session| (session.n_tokens, session.n_document))
-    };
+    let kept = || kept_tokens(&library, &text);
     let mut program = screen.program(&["--read", "--keep-every", "0.2"], &[&file]);
     let window = manager.window();
     until("what was read is kept while it is read", || kept().is_some());

@@ -11,7 +11,7 @@ use longview_desktop::document::{Document, Stage};
 use longview_desktop::engine::local::{self, LocalOptions};
 use longview_desktop::engine::{EngineSetup, Engines, Failure, FailureKind, ModelSource};
 use longview_desktop::store::Places;
-use longview_desktop::strings;
+use longview_desktop::{files, strings};
 use longview_library::documents::{Documents, Id, NewDocument};
 use longview_library::{Library, Patience, Settings};
 use longview_startup::DeviceChoice;
@@ -19,39 +19,7 @@ use longview_startup::DeviceChoice;
 use crate::real::document;
 use crate::support::flow::{QUESTION, answered};
 use crate::support::script::Script;
-use crate::support::{NARROW, Setup, Window};
-
-/// Longer than the end of anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let name = format!("longview-trouble-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn library(&self) -> Documents {
-        Documents::open(&self.0.join("library")).unwrap()
-    }
-
-    fn file(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use crate::support::{Folder, NARROW, PATIENCE, Setup, Window};
 
 /// Engines of the model that is chosen, on the CPU.
 fn engines(library: Option<&Documents>) -> Engines {
@@ -89,6 +57,17 @@ fn documents(window: &Window) -> &[Document] {
 
 fn notices(window: &Window) -> Vec<Failure> {
     window.0.state().state().notices.iter().map(|notice| notice.failure.clone()).collect()
+}
+
+/// "Keep it now", where nothing is in the way any more.
+fn keeps_now(window: &mut Window, library: &Documents, name: &str) {
+    window.click(strings::KEEP_NOW);
+    window.until("it is in the library", |_| {
+        let list = library.list().unwrap();
+        list.iter().any(|d| d.name == name && d.sessions.iter().any(|s| s.is_complete()))
+    });
+    window.until("nothing to keep", |window| !window.sees(strings::KEEP_NOW));
+    assert_eq!(notices(window), []);
 }
 
 fn put(library: &Documents, name: &str) -> Id {
@@ -258,13 +237,7 @@ fn a_library_that_cannot_be_written_is_read() {
     window.click(strings::KEEP_NOW);
     window.wait_for(strings::failure(FailureKind::NotKept).0);
     std::fs::remove_dir(folder.0.join("library/locks/library.lock")).unwrap();
-    window.click(strings::KEEP_NOW);
-    window.until("it is in the library", |_| {
-        let list = library.list().unwrap();
-        list.iter().any(|d| d.name == "new" && d.sessions.iter().any(|s| s.is_complete()))
-    });
-    window.until("nothing to keep", |window| !window.sees(strings::KEEP_NOW));
-    assert_eq!(notices(&window), []);
+    keeps_now(&mut window, &library, "new");
     drop(window);
     let mut window = real(&library, None);
     window.click_part("new, ");
@@ -304,12 +277,7 @@ fn a_limit_of_the_library_is_told_by_its_name() {
     window.click_part("What is the special magic number for amber-lantern");
     window.wait_for(strings::ASK_AGAIN);
     library.set_quota(None).unwrap();
-    window.click(strings::KEEP_NOW);
-    window.until("it is in the library", |_| {
-        library.list().unwrap()[0].sessions.iter().any(|session| session.is_complete())
-    });
-    window.until("nothing to keep", |window| !window.sees(strings::KEEP_NOW));
-    assert_eq!(notices(&window), []);
+    keeps_now(&mut window, &library, "harbours");
     drop(window);
     let mut window = real(&library, None);
     window.click_part("harbours, ");
@@ -379,6 +347,27 @@ fn a_damaged_library_is_repaired_from_the_window() {
     window.until("the text again", |window| window.0.state().state().kept.len() == 1);
     let id = window.0.state().state().kept[0].id;
     assert_eq!(library.text(id).unwrap(), "Log of the brig, and what is told there.");
+}
+
+/// Damage among the rows: the head of the file says that all is well.
+#[test]
+fn a_repair_finds_what_is_damaged_in_what_was_read() {
+    let folder = Folder::new("rows");
+    let library = folder.library();
+    let mut window = real(&library, Some(&folder.file("harbours.txt", &document())));
+    window.click(strings::READ);
+    window.wait_for_part("read in");
+    drop(window);
+    let kept = library.list().unwrap().remove(0);
+    let path = library.session_path(&kept.sessions[0]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    files::repair(&library).unwrap();
+    let document = library.list().unwrap().remove(0);
+    assert!(document.sessions.is_empty() && !path.exists(), "{document:?}");
+    assert_eq!(std::fs::read_dir(folder.0.join("library/damaged")).unwrap().count(), 1);
 }
 
 #[test]

@@ -102,9 +102,9 @@ pub trait Backend: Storage + Send + Sync {
     }
 
     /// Says which elements of a buffer of host memory will be written soon, in spans that are in
-    /// order and apart. From the first call on a buffer takes only as much memory as these need,
-    /// and not what the system gives for the first touch of a large reservation. Elements that were
-    /// not expected can be written all the same.
+    /// order and apart. Before the first call all of them are expected. From then on the first
+    /// write to an element elsewhere takes as little memory as the system can give. All elements
+    /// can be written all the same.
     fn expect_host(&self, _buffer: &mut Self::Buffer, _spans: &[Range<usize>]) {}
 
     /// Bytes of a buffer in memory that others have too ([`Backend::fork_host`]).

@@ -5,6 +5,8 @@
 //! with the index, which takes the place of the one before.
 
 use std::io::{self, Write};
+use std::num::NonZero;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use longview_core::FileSource;
@@ -59,6 +61,17 @@ pub fn session_key<B: Backend>(
         policy,
         sparse: engine.options().prefill.inexact(),
     })
+}
+
+/// Compares a session file of the library with its digests, on all threads.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn verify(path: &Path) -> Result<(), String> {
+    let source = FileSource::open(path).map_err(|error| format!("cannot be read ({error})"))?;
+    let file = SessionFile::open(&source).map_err(|error| error.to_string())?;
+    let n_threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    file.verify(n_threads).map_err(|error| error.to_string())
 }
 
 /// The document that is read.

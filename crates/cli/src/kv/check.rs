@@ -6,8 +6,8 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use clap::Args;
 use longview_library::documents::Finding;
+use longview_startup::keeper::verify;
 
-use super::export::verify;
 use super::place;
 use crate::{out, units};
 
@@ -24,7 +24,7 @@ pub struct CheckArgs {
 pub fn check(library: Option<&Path>, args: &CheckArgs) -> Result<()> {
     let documents = place::look(library)?;
     let start = Instant::now();
-    let checked = documents.check(args.repair, &mut |path| verify(path))?;
+    let checked = documents.check(args.repair, &mut verify)?;
     for finding in &checked.findings {
         out::bytes(format!("{}\n", line(finding)).as_bytes())?;
     }

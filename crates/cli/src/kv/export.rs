@@ -2,13 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use longview_core::FileSource;
-use longview_scheduler::SessionFile;
+use longview_startup::keeper::verify;
 
 use super::place;
 use crate::files::{FileKind, Output};
@@ -66,12 +64,4 @@ pub fn export(library: Option<&Path>, args: &ExportArgs) -> Result<()> {
     };
     note(format_args!("{}: {} written", path.display(), units::bytes(n_bytes)));
     Ok(())
-}
-
-/// Compares a session file with its digests; the error says what is wrong.
-pub fn verify(path: &Path) -> Result<(), String> {
-    let source = FileSource::open(path).map_err(|error| format!("cannot be read ({error})"))?;
-    let file = SessionFile::open(&source).map_err(|error| error.to_string())?;
-    let n_threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-    file.verify(n_threads).map_err(|error| error.to_string())
 }

@@ -26,12 +26,41 @@ use longview_library::Library;
 use longview_library::documents::Documents;
 
 /// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The usual size of a window.
 pub const WIDE: Vec2 = Vec2::new(1280.0, 800.0);
 /// A narrow one.
 pub const NARROW: Vec2 = Vec2::new(520.0, 800.0);
+
+/// A folder that goes with the test.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Self {
+        let name = format!("longview-window-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    pub fn library(&self) -> Documents {
+        Documents::open(&self.0.join("library")).unwrap()
+    }
+
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
 
 /// Files that a person would choose.
 #[derive(Default)]

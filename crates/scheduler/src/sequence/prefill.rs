@@ -44,6 +44,7 @@ impl Chunk {
         sequence.copies.join(&sequence.backend)?;
         sequence.leave_old_order(self.layer);
         let n = sequence.n_tokens;
+        // Of all layers, before the first row is written: pages lie across their seams.
         sequence.store.expect(n + self.len + self.remaining);
         // Of the rows before: whoever has others to serve hands them over first, in pieces.
         sequence.submit_segments(self.layer, n).await?;
