@@ -114,6 +114,17 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = numbers::count(0..=1000))]
     keep: usize,
 
+    /// Bytes on disk for prompts of 1,024 tokens and more that nobody named: they are written to the
+    /// library when the server ends, and conversations when memory needs their room, so that they
+    /// are not read again; 0: none.
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = size_or_none)]
+    keep_on_disk: u64,
+
+    /// Memory for the keys, values and indexes of what runs and what is kept. Requests wait until
+    /// there is enough, and what is kept goes for them [default: what the system has left].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    session_memory: Option<u64>,
+
     /// Most MiB of a request.
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = numbers::count(1..=1024))]
     max_body: usize,
@@ -185,6 +196,11 @@ impl KvEventsArgs {
         let (replay, topic) = (self.kv_events_replay, self.kv_events_topic.clone());
         self.kv_events.map(|address| KvEventsOptions { address, replay, topic })
     }
+}
+
+/// A size, or 0.
+fn size_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { units::parse_bytes(text) }
 }
 
 /// Serves until a signal ends it.
@@ -281,6 +297,9 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         n_slots: args.parallel,
         max_waiting: args.max_waiting,
         max_kept: args.keep,
+        prompt_bytes: args.keep_on_disk,
+        session_memory: args.session_memory,
+        free_memory: Some(longview_cpu::available_memory),
         documents,
         share,
         kv_events: args.kv_events.options(),

@@ -22,17 +22,30 @@ pub fn available_memory() -> Option<u64> {
 
 /// What the memory limit of the control group (version 2, else 1) leaves.
 fn group_memory() -> Option<u64> {
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let text = |path: &str| std::fs::read_to_string(path).ok();
+    let number = |path: &str| text(path)?.trim().parse::<u64>().ok();
+    let left = |[limit, used, stat]: [&str; 3], cached: [&str; 2]| {
+        let (limit, used) = (number(limit)?, number(used).unwrap_or(0));
+        Some(limit.saturating_sub(used.saturating_sub(file_pages(&text(stat)?, cached))))
+    };
     let v2 = || {
-        let limit = number("/sys/fs/cgroup/memory.max")?;
-        Some(limit.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0)))
+        let files =
+            ["memory.max", "memory.current", "memory.stat"].map(|f| format!("/sys/fs/cgroup/{f}"));
+        left(files.each_ref().map(String::as_str), ["active_file", "inactive_file"])
     };
     let v1 = || {
-        let limit = number("/sys/fs/cgroup/memory/memory.limit_in_bytes")?;
-        let used = number("/sys/fs/cgroup/memory/memory.usage_in_bytes").unwrap_or(0);
-        Some(limit.saturating_sub(used))
+        let files = ["memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"];
+        let files = files.map(|f| format!("/sys/fs/cgroup/memory/{f}"));
+        left(files.each_ref().map(String::as_str), ["total_active_file", "total_inactive_file"])
     };
     v2().or_else(v1)
+}
+
+/// Bytes of files that were read: they count as used, and go when the group needs their room.
+fn file_pages(stat: &str, names: [&str; 2]) -> u64 {
+    let lines = stat.lines().filter_map(|line| line.split_once(' '));
+    let of_files = lines.filter(|(name, _)| names.contains(name));
+    of_files.filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok()).sum()
 }
 
 /// Hardware threads of the first core, as Linux lists them (`0,64` or `0-1`).
@@ -73,6 +86,13 @@ mod tests {
         assert_eq!(count_list("0,64"), 2);
         assert_eq!(count_list("0-3"), 4);
         assert_eq!(count_list(""), 1);
+    }
+
+    #[test]
+    fn files_that_were_read_leave_memory_free() {
+        let stat = "cache 9\nrss 100\nactive_file 5\ninactive_file 70\ntotal_active_file 1000\n";
+        assert_eq!(file_pages(stat, ["active_file", "inactive_file"]), 75);
+        assert_eq!(file_pages("", ["active_file", "inactive_file"]), 0);
     }
 
     #[test]

@@ -190,10 +190,22 @@ impl<B: Backend> Engine<B> {
 
     /// Bytes of keys, values and index that a session under `policy` takes.
     pub fn kv_plan(&self, policy: &PolicyOptions) -> Result<KvPlan, EngineError> {
+        self.kv_plan_of(policy, self.options.ctx_size)
+    }
+
+    /// As [`Engine::kv_plan`], of a session that has `n_tokens` tokens. Its room for more has
+    /// addresses in the host's memory, and takes none.
+    pub fn kv_plan_of(
+        &self,
+        policy: &PolicyOptions,
+        n_tokens: usize,
+    ) -> Result<KvPlan, EngineError> {
         let (config, context) = (self.model.config(), self.options.ctx_size);
         let (_, policy) = resolve_policy(policy, config.n_layers, context)?;
         let sequence = self.options.sequence_options(self.backend.capabilities());
-        Ok(KvPlan::new(&shape_of(config, &self.options), &policy, &sequence))
+        let capacity = n_tokens.clamp(1, context);
+        let shape = KvShape { capacity, ..shape_of(config, &self.options) };
+        Ok(KvPlan::new(&shape, &policy, &sequence))
     }
 
     /// Fails where sessions under `policy` cannot take a token back, so that none is drafted.

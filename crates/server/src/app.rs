@@ -41,6 +41,8 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     /// The library of each scope; none where nothing is kept on disk.
     pub(crate) libraries: Vec<Documents>,
+    /// The prompts of each scope, beside its library; none where no prompts are kept.
+    pub(crate) prompts: Vec<Documents>,
     /// Shared storage as each scope sees it; none where nothing is shared.
     pub(crate) shares: Vec<Share>,
     pub(crate) model: Facts,
@@ -65,6 +67,7 @@ impl App {
     ) -> Self {
         let shares = options.share.as_ref().filter(|_| !libraries.is_empty());
         let shares = shares.map(|share| keys.shares(share)).unwrap_or_default();
+        let prompts = Keys::prompts(&libraries, options.prompt_bytes);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             places: Arc::new(Semaphore::new(options.n_slots + options.max_waiting)),
@@ -72,6 +75,7 @@ impl App {
             options,
             keys,
             libraries,
+            prompts,
             shares,
             model,
             grammars: Grammars::default(),

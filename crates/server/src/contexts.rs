@@ -216,24 +216,37 @@ pub(crate) async fn delete(app: Caller, id: String) -> Result<Response<Body>, Ap
 
 async fn remove(app: Caller, id: String) -> Result<Id, ApiError> {
     let reader = app.clone();
-    let (id, ids) = aside(move || {
+    let (id, ids, text) = aside(move || {
         let documents = reader.library()?;
         let document = find(&reader, &id)?;
         // A text that is damaged or too long is in no prompt.
-        let known = known(documents, &document).and_then(|known| known.encode(&reader));
-        Ok((document.id, known.unwrap_or_default()))
+        let known = known(documents, &document).ok();
+        let ids = known.as_ref().and_then(|known| known.encode(&reader).ok());
+        let text = match known {
+            Some(Known::Text(text)) => Some(text),
+            _ => None,
+        };
+        Ok((document.id, ids.unwrap_or_default(), text))
     })
     .await?;
     let (unused, is_unused) = oneshot::channel();
-    app.inbox
-        .try_send(Message::Remove { scope: app.scope, id, ids, unused })
-        .map_err(|_| busy())?;
+    let remove = Message::Remove { scope: app.scope, id, ids: ids.clone(), unused };
+    app.inbox.try_send(remove).map_err(|_| busy())?;
     // An engine that has ended uses nothing.
     let _ = is_unused.await;
     let remover = app.clone();
-    aside(move || Ok(remover.library()?.remove(id)?)).await?;
+    let (all_ids, scope) = (ids.clone(), app.scope);
+    aside(move || {
+        remover.library()?.remove(id)?;
+        // What was said about it has all of it.
+        if let Some(prompts) = remover.prompts.get(scope.index()) {
+            prompts.remove_prompts_with(&all_ids, text.as_deref())?;
+        }
+        Ok(())
+    })
+    .await?;
     // Where the engine's thread is far behind, the session goes when others need its room.
-    let _ = app.inbox.try_send(Message::Forget(app.scope, id));
+    let _ = app.inbox.try_send(Message::Forget { scope, id, ids });
     Ok(id)
 }
 

@@ -7,11 +7,14 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use longview_engine::EngineError;
 use longview_library::Size;
 use longview_library::documents::DocumentsError;
+use longview_ops::OpError;
 use longview_scheduler::SchedulerError;
 use serde_json::{Map, Value, json};
 
 use crate::keys::SharedKey;
 
+/// The code of errors for want of memory.
+const OUT_OF_MEMORY: &str = "out_of_memory";
 /// Seconds after which a client may ask again where the server is full or not ready.
 const RETRY_AFTER_S: u64 = 1;
 
@@ -81,6 +84,16 @@ impl ApiError {
     /// What runs has ended; what waits, and what comes, is served when the device is there again.
     pub(crate) fn device_lost() -> Self {
         Self::unavailable("device_lost", "the device was lost and is opened again; ask again soon")
+    }
+
+    /// A request that takes more memory than there is with nothing else running.
+    pub(crate) fn no_memory(message: String) -> Self {
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, OUT_OF_MEMORY, message)
+    }
+
+    /// Whether what it needs was taken by others.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        self.0.code == OUT_OF_MEMORY
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
@@ -199,6 +212,11 @@ impl From<EngineError> for ApiError {
             EngineError::Chat(_) => Self::bad("chat_template", error.to_string()),
             EngineError::NonFinite { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "numeric_error", error.to_string())
+            }
+            EngineError::Op(OpError::OutOfMemory { .. })
+            | EngineError::Scheduler(SchedulerError::Op(OpError::OutOfMemory { .. })) => {
+                let message = format!("{error}; others take it: ask again later");
+                Self::unavailable(OUT_OF_MEMORY, &message)
             }
             _ => Self::internal(error.to_string()),
         }

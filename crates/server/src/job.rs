@@ -23,8 +23,8 @@ pub(crate) enum Message {
     /// A context that is to be removed, and the tokens of its text. The answer comes when no
     /// request uses it that came before.
     Remove { scope: Scope, id: Id, ids: Vec<u32>, unused: oneshot::Sender<()> },
-    /// A context that was removed.
-    Forget(Scope, Id),
+    /// A context that was removed, and the tokens of its text.
+    Forget { scope: Scope, id: Id, ids: Vec<u32> },
     /// Nothing else comes: what runs may end.
     Drain,
 }

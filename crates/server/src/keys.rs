@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use longview_library::documents::{Documents, DocumentsError};
 use longview_library::shared::Share;
+use tracing::warn;
 
 /// Letters of a name.
 const MAX_NAME: usize = 64;
@@ -19,6 +20,8 @@ const DIGITS: usize = 16;
 const FOLDER_PURPOSE: &str = "longview server 2026-11 folder of an API key";
 /// Folder of the libraries of keys, in the library that the server was started with.
 const FOLDER: &str = "keys";
+/// Folder of the prompts of a scope, in its library.
+const PROMPTS: &str = "prompts";
 
 /// A key of a client, with the name of its scope. It holds no more of the key than hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,6 +165,25 @@ impl Keys {
             }
         };
         self.folders.iter().map(open).collect()
+    }
+
+    /// Where the prompts of each scope are kept, beside the contexts of its library: at most so
+    /// many bytes of each. None where that is no byte, or where there is a library that cannot be
+    /// written to.
+    pub(crate) fn prompts(libraries: &[Documents], bytes: u64) -> Vec<Documents> {
+        let open = |library: &Documents| {
+            let prompts = Documents::open(&library.folder().join(PROMPTS))?;
+            prompts.set_quota(Some(bytes))?;
+            Ok(prompts)
+        };
+        let all: Result<Vec<_>, DocumentsError> = match bytes {
+            0 => return Vec::new(),
+            _ => libraries.iter().map(open).collect(),
+        };
+        all.unwrap_or_else(|error| {
+            warn!("prompts are not kept on disk: {error}");
+            Vec::new()
+        })
     }
 
     /// Shared storage as each scope sees it.

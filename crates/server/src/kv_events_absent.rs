@@ -21,7 +21,7 @@ pub(crate) struct KeptTokens<'a> {
 /// The sessions on disk that requests go on from.
 #[expect(dead_code, reason = "nobody reads it in this build")]
 pub(crate) struct DiskSessions {
-    pub(crate) documents: Documents,
+    pub(crate) libraries: Vec<Documents>,
     pub(crate) key: SessionKey,
     pub(crate) ctx_size: usize,
 }

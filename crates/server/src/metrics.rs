@@ -27,6 +27,7 @@ pub(crate) struct Metrics {
     pub(crate) refused: Counter,
     pub(crate) builds: Counter,
     pub(crate) restored: Counter,
+    pub(crate) prompts_written: Counter,
     pub(crate) shared: Shared,
     now: Now,
     /// Whether a lost device is opened again.
@@ -113,6 +114,10 @@ impl Metrics {
             ),
             restored: names
                 .counter("longview:contexts_restored_total", "Sessions opened from the library."),
+            prompts_written: names.counter(
+                "longview:prompts_written_total",
+                "Prompts that were written to disk when memory let them go.",
+            ),
             shared: names.shared(),
             now: names.now(options.n_slots.saturating_mul(ctx_size)),
             is_device_lost: AtomicBool::new(false),

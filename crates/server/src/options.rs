@@ -31,6 +31,14 @@ pub struct ServerOptions {
     pub max_waiting: usize,
     /// Contexts that are kept in memory.
     pub max_kept: usize,
+    /// Bytes of prompts that are kept on disk beside the contexts of `documents`, in each scope;
+    /// 0: none.
+    pub prompt_bytes: u64,
+    /// Bytes that the keys, values and indexes of what runs and of what is kept may take in
+    /// memory; `None`: as many as there are.
+    pub session_memory: Option<u64>,
+    /// Says how many bytes of memory the system has left; `None`: nobody knows.
+    pub free_memory: Option<fn() -> Option<u64>>,
     /// The library in which contexts are kept on disk; those of keys with names, or of several
     /// keys, in libraries within its folder.
     pub documents: Option<Documents>,
@@ -137,6 +145,9 @@ impl Default for ServerOptions {
             n_slots: 4,
             max_waiting: 64,
             max_kept: 8,
+            prompt_bytes: 8 << 30,
+            session_memory: None,
+            free_memory: None,
             documents: None,
             share: None,
             kv_events: None,

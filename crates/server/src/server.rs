@@ -157,7 +157,7 @@ fn run_engine<B: Backend>(
 ) -> Result<(), ServeError> {
     let engine = load().map_err(ServeError::Load)?;
     let (model, options) = (Arc::clone(&app.model), app.options.clone());
-    let kept = (app.libraries.clone(), app.shares.clone());
+    let kept = (app.libraries.clone(), app.prompts.clone(), app.shares.clone());
     let worker = Worker::new(engine, model, options, Arc::clone(&app.metrics), inbox, kept);
     let worker = worker.map(|worker| worker.with_slots(Arc::clone(&app.slots)).with_offers(offers));
     let worker = worker.map(|worker| worker.with_events(events));

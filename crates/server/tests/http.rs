@@ -11,11 +11,13 @@ mod guards;
 #[cfg(feature = "kv-events")]
 mod kv_events;
 mod look;
+mod memory;
 mod native;
 mod page;
 mod pages;
 mod ported;
 mod prefill;
+mod prompts;
 mod refusals;
 mod repeat;
 mod scopes;

@@ -80,6 +80,9 @@ impl<B: Backend + 'static> Parts<B> {
             api_keys: keys,
             n_slots: PARALLEL,
             max_kept: MOST_KEPT,
+            // The window would not show them, so that nobody could remove them there.
+            prompt_bytes: 0,
+            free_memory: Some(longview_cpu::available_memory),
             documents: Some(self.library.clone()),
             limits: Limits { drain: DRAIN, ..Limits::default() },
             turns: self.turns.clone(),

@@ -24,6 +24,7 @@ mod manifest;
 mod name;
 mod part;
 mod prefix;
+mod prompts;
 mod quota;
 #[cfg(feature = "shared")]
 mod receive;

@@ -9,7 +9,8 @@ use super::book::{Chain, Tier};
 
 /// The sessions on disk that requests go on from.
 pub(crate) struct DiskSessions {
-    pub(crate) documents: Documents,
+    /// The library, and that of prompts.
+    pub(crate) libraries: Vec<Documents>,
     /// What the loaded model calls its sessions.
     pub(crate) key: SessionKey,
     /// Tokens that fit.

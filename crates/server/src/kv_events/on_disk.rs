@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use longview_core::FileSource;
-use longview_library::documents::{Id, SessionEntry};
+use longview_library::documents::{Documents, Id, SessionEntry};
 use longview_scheduler::SessionFile;
 use tracing::warn;
 
@@ -22,29 +22,34 @@ pub(super) struct OnDisk {
 impl OnDisk {
     /// What lies on disk now. Files that came are opened for their tokens alone.
     pub(super) fn chains(&mut self, sessions: &DiskSessions) -> Vec<Arc<Chain>> {
-        let list = match sessions.documents.list() {
-            Ok(list) => list,
-            Err(error) => {
-                warn!("KV events: the library cannot be read: {error}");
-                return self.files.values().flatten().cloned().collect();
+        let mut listed = Vec::new();
+        for library in &sessions.libraries {
+            match library.list() {
+                Ok(list) => listed.push((library, list)),
+                Err(error) => {
+                    warn!("KV events: the library cannot be read: {error}");
+                    return self.files.values().flatten().cloned().collect();
+                }
             }
-        };
+        }
         let is_asked = |session: &&SessionEntry| {
             session.key.has_rows_of(&sessions.key) && session.n_tokens <= sessions.ctx_size
         };
-        let listed = list.iter().flat_map(|document| &document.sessions).filter(is_asked);
         let mut before = std::mem::take(&mut self.files);
-        for session in listed {
-            let name = (session.file, session.n_tokens);
-            let chain = before.remove(&name).unwrap_or_else(|| open(sessions, session));
-            self.files.insert(name, chain);
+        for (library, list) in &listed {
+            let all = list.iter().flat_map(|document| &document.sessions);
+            for session in all.filter(is_asked) {
+                let name = (session.file, session.n_tokens);
+                let chain = before.remove(&name).unwrap_or_else(|| open(library, session));
+                self.files.insert(name, chain);
+            }
         }
         self.files.values().flatten().cloned().collect()
     }
 }
 
-fn open(sessions: &DiskSessions, session: &SessionEntry) -> Option<Arc<Chain>> {
-    let path = sessions.documents.session_path(session);
+fn open(library: &Documents, session: &SessionEntry) -> Option<Arc<Chain>> {
+    let path = library.session_path(session);
     let source = FileSource::open(&path).map_err(|error| error.to_string());
     let tokens = source.and_then(|source| {
         let file = SessionFile::open(&source).map_err(|error| error.to_string())?;

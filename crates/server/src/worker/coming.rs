@@ -66,7 +66,7 @@ impl<B: Backend + 'static> Worker<B> {
                 }
             }
         }
-        self.kept.hold(scope, session, document);
+        self.kept.hold(scope, session, Some(document));
     }
 
     /// Computes what was begun in the layers that came last. Returns a session of what came alone,

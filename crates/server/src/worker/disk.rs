@@ -18,7 +18,7 @@ use longview_engine::{
 };
 use longview_library::documents::Facts as SessionFacts;
 use longview_library::documents::{
-    BLOCK, Documents, DocumentsError, Id, Nearest, SessionEntry, SessionKey,
+    BLOCK, Building, Documents, DocumentsError, Id, Nearest, Saved, SessionEntry, SessionKey,
 };
 use longview_library::shared::{Published, Share};
 use longview_ops::Backend;
@@ -65,15 +65,25 @@ pub(super) struct Disk<B: Backend> {
 }
 
 /// What threads need.
-struct Library {
-    documents: Documents,
+pub(super) struct Library {
+    pub(super) documents: Documents,
+    /// Where prompts are kept.
+    pub(super) prompts: Option<Documents>,
     share: Option<Share>,
     metrics: Arc<Metrics>,
     n_sending: Arc<AtomicUsize>,
     key: SessionKey,
-    words: String,
-    about: String,
-    ctx_size: usize,
+    pub(super) words: String,
+    pub(super) about: String,
+    pub(super) ctx_size: usize,
+}
+
+/// A session that a prompt goes on from, and the library in which it is.
+pub(super) struct Found {
+    documents: Documents,
+    pub(super) nearest: Nearest,
+    /// Whether it was a prompt too.
+    is_prompt: bool,
 }
 
 /// Who waits for a session to be written, with the place that they have until then.
@@ -86,8 +96,9 @@ pub(super) struct Waiter {
 
 /// What a thread has done.
 pub(super) enum Done<B: Backend> {
-    /// A file was opened, or could not be: that is as good as none.
-    Opened { scope: Scope, file: Id, document: Id, session: Result<Box<Session<B>>, String> },
+    /// A file was opened, or could not be: that is as good as none. `name`: the context that it
+    /// is, if it is one.
+    Opened { scope: Scope, file: Id, name: Option<Id>, session: Result<Box<Session<B>>, String> },
     /// Shared storage was asked for a prompt: a session came, or there is none.
     Fetched { scope: Scope, asked: Id, session: Result<Option<Fetched<B>>, String> },
     /// A session of shared storage of which some layers came: there is time to compute the prompt
@@ -95,6 +106,8 @@ pub(super) enum Done<B: Backend> {
     Coming { coming: Box<ComingSession<B>>, back: Sender<Box<ComingSession<B>>> },
     /// A session was written. It comes back where nothing else goes on from it.
     Saved { session: Option<Box<Session<B>>>, waiter: Box<Waiter>, result: Result<(), ApiError> },
+    /// Prompts were written, so many of them.
+    Prompts { n_written: usize },
 }
 
 /// A session of shared storage.
@@ -105,12 +118,12 @@ pub(super) struct Fetched<B: Backend> {
     pub(super) begun: Option<BegunChunk>,
 }
 
-/// The libraries of all scopes, and shared storage as each of them sees it.
-pub(super) type Kept = (Vec<Documents>, Vec<Share>);
+/// The libraries of all scopes, their prompts, and shared storage as each of them sees it.
+pub(super) type Kept = (Vec<Documents>, Vec<Documents>, Vec<Share>);
 
 impl<B: Backend + 'static> Disk<B> {
     pub(super) fn new(
-        (libraries, shares): Kept,
+        (libraries, prompts, shares): Kept,
         engine: &Engine<B>,
         model: &ModelFacts,
         metrics: &Arc<Metrics>,
@@ -130,6 +143,7 @@ impl<B: Backend + 'static> Disk<B> {
         let library = |(i, documents)| {
             Arc::new(Library {
                 documents,
+                prompts: prompts.get(i).cloned(),
                 share: shares.get(i).cloned(),
                 metrics: Arc::clone(metrics),
                 n_sending: Arc::clone(&n_sending),
@@ -167,7 +181,7 @@ impl<B: Backend + 'static> Disk<B> {
         (asked, n_known): (Id, usize),
     ) -> Result<bool, ApiError> {
         let library = self.library(job.scope).cloned().ok_or_else(no_library)?;
-        let n_here = self.nearest(job, n_known).map_or(n_known, |nearest| nearest.n_common);
+        let n_here = self.nearest(job, n_known).map_or(n_known, |found| found.nearest.n_common);
         if !is_worth_fetching(job, n_here) {
             return Ok(false);
         }
@@ -189,23 +203,23 @@ impl<B: Backend + 'static> Disk<B> {
         self.n_sending.load(Ordering::Acquire) > 0
     }
 
-    /// A session of the scope's library that was read as the request asks, with more tokens in
-    /// common with its prompt than `n_known`.
-    pub(super) fn nearest(&self, job: &Job, n_known: usize) -> Option<Nearest> {
-        let library = self.library(job.scope)?;
-        let key = library.key(job.how.prefill);
-        let nearest = library.documents.nearest(&key, &job.ids, library.ctx_size).ok()??;
-        (nearest.n_common > n_known).then_some(nearest)
+    /// A session of the scope's library, or of its prompts, that was read as the request asks, with
+    /// more tokens in common with its prompt than `n_known`.
+    pub(super) fn nearest(&self, job: &Job, n_known: usize) -> Option<Found> {
+        let found = self.library(job.scope)?.nearest(job.how.prefill, &job.ids)?;
+        (found.nearest.n_common > n_known).then_some(found)
     }
 
     /// The sessions of a scope's library that such requests go on from.
     pub(super) fn sessions(&self, scope: Scope, prefill: PrefillMode) -> Option<DiskSessions> {
         let library = self.library(scope)?;
         let (key, ctx_size) = (library.key(prefill), library.ctx_size);
-        Some(DiskSessions { documents: library.documents.clone(), key, ctx_size })
+        let libraries = [Some(&library.documents), library.prompts.as_ref()];
+        let libraries = libraries.into_iter().flatten().cloned().collect();
+        Some(DiskSessions { libraries, key, ctx_size })
     }
 
-    fn library(&self, scope: Scope) -> Option<&Arc<Library>> {
+    pub(super) fn library(&self, scope: Scope) -> Option<&Arc<Library>> {
         self.libraries.get(scope.index())
     }
 
@@ -229,19 +243,18 @@ impl<B: Backend + 'static> Disk<B> {
         scope: Scope,
         files: SessionFiles<B>,
         policy: &PolicyOptions,
-        nearest: Nearest,
+        found: Found,
     ) -> Result<(), ApiError> {
-        let library = self.library(scope).cloned().ok_or_else(no_library)?;
         let policy = policy.clone();
-        let (file, document) = (nearest.session.file, nearest.document.id);
+        let (file, document) = (found.nearest.session.file, found.nearest.document.id);
         self.begin("open", move || {
-            let session =
-                told(|| library.open(&files, &policy, &nearest).map_err(|e| e.to_string()));
+            let session = told(|| found.open(&files, &policy).map_err(|e| e.to_string()));
             if session.is_ok() {
                 // A library that cannot be written to is one that can be read.
-                let _ = library.documents.touch(document, Some(file));
+                let _ = found.documents.touch(document, Some(file));
             }
-            Done::Opened { scope, file, document, session: session.map(Box::new) }
+            let name = (!found.is_prompt).then_some(document);
+            Done::Opened { scope, file, name, session: session.map(Box::new) }
         })?;
         self.opening.push((scope, file));
         Ok(())
@@ -270,6 +283,21 @@ impl<B: Backend + 'static> Disk<B> {
         Ok(())
     }
 
+    /// Writes prompts on another thread.
+    pub(super) fn save_prompts(
+        &mut self,
+        work: impl FnOnce() -> usize + Send + 'static,
+    ) -> Result<(), ApiError> {
+        self.begin("prompts", move || Done::Prompts { n_written: work() })?;
+        self.n_saving += 1;
+        Ok(())
+    }
+
+    /// Sessions that are being written.
+    pub(super) fn n_saving(&self) -> usize {
+        self.n_saving
+    }
+
     fn begin(
         &self,
         name: &str,
@@ -296,9 +324,20 @@ impl<B: Backend + 'static> Disk<B> {
                 self.opening.retain(|opening| *opening != (*scope, *asked));
             }
             Done::Coming { .. } => {}
-            Done::Saved { .. } => self.n_saving -= 1,
+            Done::Saved { .. } | Done::Prompts { .. } => self.n_saving -= 1,
         }
         Some(done)
+    }
+}
+
+impl Found {
+    fn open<B: Backend>(
+        &self,
+        files: &SessionFiles<B>,
+        policy: &PolicyOptions,
+    ) -> Result<Session<B>, Box<dyn std::error::Error>> {
+        let source = FileSource::open(&self.documents.session_path(&self.nearest.session))?;
+        Ok(block_on(files.restore(&source, Some(policy)))?.session)
     }
 }
 
@@ -419,18 +458,22 @@ impl Library {
     }
 
     /// What sessions are called whose text was read so.
-    fn key(&self, prefill: PrefillMode) -> SessionKey {
+    pub(super) fn key(&self, prefill: PrefillMode) -> SessionKey {
         SessionKey { sparse: prefill.inexact(), ..self.key.clone() }
     }
 
-    fn open<B: Backend>(
-        &self,
-        files: &SessionFiles<B>,
-        policy: &PolicyOptions,
-        nearest: &Nearest,
-    ) -> Result<Session<B>, Box<dyn std::error::Error>> {
-        let source = FileSource::open(&self.documents.session_path(&nearest.session))?;
-        Ok(block_on(files.restore(&source, Some(policy)))?.session)
+    /// The session with most tokens in common with `ids`, of contexts and prompts that were read
+    /// so.
+    pub(super) fn nearest(&self, prefill: PrefillMode, ids: &[u32]) -> Option<Found> {
+        let key = self.key(prefill);
+        let of = |documents: &Documents, is_prompt| {
+            let nearest = documents.nearest(&key, ids, self.ctx_size).ok()??;
+            Some(Found { documents: documents.clone(), nearest, is_prompt })
+        };
+        let context = of(&self.documents, false);
+        let prompt = self.prompts.as_ref().and_then(|prompts| of(prompts, true));
+        // Of equals the context: it is indexed as its document is, and has a name.
+        [prompt, context].into_iter().flatten().max_by_key(|found| found.nearest.n_common)
     }
 
     /// A session that is there with as much stays.
@@ -454,8 +497,21 @@ impl Library {
             self.send(document.id, before.clone());
             return Ok(());
         }
+        let saved = self.write(files, &building, session, (&document.text, n_document))?;
+        self.send(document.id, saved.session);
+        Ok(())
+    }
+
+    /// Writes a session of a text of `n_document` tokens.
+    pub(super) fn write<B: Backend>(
+        &self,
+        files: &SessionFiles<B>,
+        building: &Building<'_>,
+        session: &mut Session<B>,
+        (text, n_document): (&str, usize),
+    ) -> Result<Saved, ApiError> {
         let mut writer = building.writer()?;
-        let note = json!({ "document": document.text }).to_string();
+        let note = json!({ "document": text }).to_string();
         let written = block_on(files.save(session, note.as_bytes(), &mut writer));
         let written = written.map_err(ApiError::from);
         let internal = |error: std::io::Error| ApiError::internal(error.to_string());
@@ -471,8 +527,6 @@ impl Library {
             about: &self.about,
             preset: session.policy().preset.name(),
         };
-        let saved = building.commit(writer, &facts)?;
-        self.send(document.id, saved.session);
-        Ok(())
+        Ok(building.commit(writer, &facts)?)
     }
 }

@@ -38,6 +38,17 @@ pub(super) struct Kept<B: Backend> {
     turn: u64,
     /// Sessions that were kept so far.
     n_kept: u64,
+    /// What is kept no more. To give its memory back takes milliseconds, for which whoever has an
+    /// answer need not wait.
+    gone: Vec<Gone<B>>,
+}
+
+/// A session that is kept in memory no more.
+pub(super) struct Gone<B: Backend> {
+    pub(super) scope: Scope,
+    pub(super) session: Session<B>,
+    /// Whether its room was needed, and it may be asked for again: a conversation that went on.
+    pub(super) may_come_again: bool,
 }
 
 struct Entry<B: Backend> {
@@ -48,6 +59,8 @@ struct Entry<B: Backend> {
     name: Option<Id>,
     /// Several prompts begin with it.
     is_trunk: bool,
+    /// How often a prompt went on from all of it and took its place.
+    n_turns: u32,
     used: u64,
     /// How many were kept before it.
     serial: u64,
@@ -62,7 +75,7 @@ impl<B: Backend> Entry<B> {
 
 impl<B: Backend> Kept<B> {
     pub(super) fn new(most: usize, (n_layers, ctx_size): (usize, usize)) -> Self {
-        Self { entries: Vec::new(), most, n_layers, ctx_size, turn: 0, n_kept: 0 }
+        Self { entries: Vec::new(), most, n_layers, ctx_size, turn: 0, n_kept: 0, gone: Vec::new() }
     }
 
     /// As many of the first `n` tokens of a session as the job goes on from.
@@ -153,6 +166,7 @@ impl<B: Backend> Kept<B> {
                 session: trunk,
                 name: None,
                 is_trunk: true,
+                n_turns: 0,
                 used: self.turn,
                 serial: self.n_kept,
             });
@@ -161,7 +175,7 @@ impl<B: Backend> Kept<B> {
         if fork.tokens().len() > n_known {
             fork.begin_cut(n_known).await?;
         }
-        drop(self.make_room());
+        self.make_room();
         Ok(fork)
     }
 
@@ -170,17 +184,10 @@ impl<B: Backend> Kept<B> {
         &mut self.entries[i].session
     }
 
-    /// Keeps a session, in place of those that it goes on from and that nobody else does. Returns
-    /// those that are kept no more: to give their memory back takes milliseconds, for which whoever
-    /// has an answer need not wait.
-    pub(super) fn keep(
-        &mut self,
-        scope: Scope,
-        session: Session<B>,
-        name: Option<Id>,
-    ) -> Vec<Session<B>> {
+    /// Keeps a session, in place of those that it goes on from and that nobody else does.
+    pub(super) fn keep(&mut self, scope: Scope, session: Session<B>, name: Option<Id>) {
         if session.tokens().is_empty() || self.most == 0 {
-            return vec![session];
+            return self.let_go(scope, session);
         }
         self.turn += 1;
         let tokens = session.tokens();
@@ -192,7 +199,7 @@ impl<B: Backend> Kept<B> {
         let is_known = entries
             .any(|entry| entry.session.tokens().starts_with(tokens) && has_as_much(&entry.session));
         if is_known && name.is_none() {
-            return vec![session];
+            return self.let_go(scope, session);
         }
         let is_replaced = |entry: &mut Entry<B>| {
             let is_old = entry.name.is_some() && entry.name == name;
@@ -200,38 +207,92 @@ impl<B: Backend> Kept<B> {
             let is_passed = !entry.is_trunk && goes_on && entry.session.known_tokens() <= n_known;
             entry.is_of(scope, prefill) && (is_old || is_passed)
         };
-        let replaced = self.entries.extract_if(.., is_replaced);
-        let mut gone: Vec<_> = replaced.map(|entry| entry.session).collect();
+        let replaced: Vec<_> = self.entries.extract_if(.., is_replaced).collect();
+        let n_turns = replaced.iter().map(|entry| entry.n_turns + 1).max().unwrap_or(0);
+        replaced.into_iter().for_each(|entry| self.let_go(scope, entry.session));
         let (is_trunk, used, serial) = (name.is_some(), self.turn, self.n_kept);
-        self.add(Entry { scope, session, name, is_trunk, used, serial });
-        gone.extend(self.make_room());
-        gone
+        self.add(Entry { scope, session, name, is_trunk, n_turns, used, serial });
+        self.make_room();
+    }
+
+    /// Lets a session go that is of no use.
+    pub(super) fn let_go(&mut self, scope: Scope, session: Session<B>) {
+        self.gone.push(Gone { scope, session, may_come_again: false });
     }
 
     /// Keeps a session that came from the disk for a prompt that waits for it. Where no room is to
     /// be had, it is there until that prompt begins, or the next session comes.
-    pub(super) fn hold(&mut self, scope: Scope, session: Session<B>, name: Id) {
+    pub(super) fn hold(&mut self, scope: Scope, session: Session<B>, name: Option<Id>) {
         if self.most > 0 {
-            return drop(self.keep(scope, session, Some(name)));
+            return self.keep(scope, session, name);
         }
-        drop(self.make_room());
+        self.make_room();
         self.turn += 1;
         let (used, serial) = (self.turn, self.n_kept);
-        self.add(Entry { scope, session, name: Some(name), is_trunk: true, used, serial });
+        let (is_trunk, n_turns) = (true, 0);
+        self.add(Entry { scope, session, name, is_trunk, n_turns, used, serial });
     }
 
     /// Lets all go.
     pub(super) fn clear(&mut self) {
+        self.gone.clear();
         self.entries.clear();
     }
 
-    /// Lets a removed context go, and what was said after it.
-    pub(super) fn forget(&mut self, scope: Scope, name: Id) {
-        let found =
-            self.entries.iter().find(|entry| entry.scope == scope && entry.name == Some(name));
-        let Some(tokens) = found.map(|entry| entry.session.tokens().to_vec()) else { return };
-        self.entries
-            .retain(|entry| entry.scope != scope || !entry.session.tokens().starts_with(&tokens));
+    /// Lets a removed context go, and what was said after it: what begins with its tokens.
+    pub(super) fn forget(&mut self, scope: Scope, name: Id, ids: &[u32]) {
+        let named = |entry: &&Entry<B>| entry.scope == scope && entry.name == Some(name);
+        let found = self.entries.iter().find(named).map(|entry| entry.session.tokens().to_vec());
+        let tokens = found.unwrap_or_else(|| ids.to_vec());
+        if !tokens.is_empty() {
+            self.entries.retain(|entry| {
+                entry.scope != scope || !entry.session.tokens().starts_with(&tokens)
+            });
+        }
+    }
+
+    /// What is kept no more since the last call.
+    pub(super) fn take_gone(&mut self) -> Vec<Gone<B>> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// Lets the one go that was used longest ago, but for entry `but`. `false` where there is none.
+    pub(super) fn make_less(&mut self, but: Option<usize>) -> bool {
+        let order = |i: &usize| (self.entries[*i].is_trunk, self.entries[*i].used);
+        let others = (0..self.entries.len()).filter(|i| Some(*i) != but);
+        let Some(oldest) = others.min_by_key(order) else { return false };
+        let Entry { scope, session, name, n_turns, .. } = self.entries.swap_remove(oldest);
+        let may_come_again = name.is_none() && n_turns > 0;
+        self.gone.push(Gone { scope, session, may_come_again });
+        true
+    }
+
+    /// All sessions without a name, that which was used last first; those that others begin with
+    /// are left out.
+    pub(super) fn take_prompts(&mut self) -> Vec<(Scope, Session<B>)> {
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.retain(|entry| entry.name.is_none());
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
+        let is_passed = |at: usize| {
+            let Entry { scope, session, .. } = &entries[at];
+            let (n, mode) = (session.known_tokens(), session.sequence().prefill_mode());
+            let has_it = |(i, other): (usize, &Entry<B>)| {
+                let n_other = other.session.known_tokens();
+                i != at
+                    && other.is_of(*scope, mode)
+                    && (n_other, i) > (n, at)
+                    && other.session.tokens().starts_with(&session.tokens()[..n])
+            };
+            entries.iter().enumerate().any(has_it)
+        };
+        let passed: Vec<bool> = (0..entries.len()).map(is_passed).collect();
+        let kept = entries.into_iter().zip(passed).filter(|(_, is_passed)| !is_passed);
+        kept.map(|(entry, _)| (entry.scope, entry.session)).collect()
+    }
+
+    /// Bytes that the sessions take, where one of so many tokens takes `bytes`.
+    pub(super) fn bytes(&self, bytes: impl Fn(&Session<B>) -> u64) -> u64 {
+        self.entries.iter().map(|entry| bytes(&entry.session)).sum()
     }
 
     fn add(&mut self, entry: Entry<B>) -> usize {
@@ -241,13 +302,7 @@ impl<B: Backend> Kept<B> {
     }
 
     /// The one that was used longest ago goes, single answers before what several share.
-    fn make_room(&mut self) -> Vec<Session<B>> {
-        let mut gone = Vec::new();
-        while self.entries.len() > self.most {
-            let order = |i: &usize| (self.entries[*i].is_trunk, self.entries[*i].used);
-            let Some(oldest) = (0..self.entries.len()).min_by_key(order) else { break };
-            gone.push(self.entries.swap_remove(oldest).session);
-        }
-        gone
+    fn make_room(&mut self) {
+        while self.entries.len() > self.most && self.make_less(None) {}
     }
 }

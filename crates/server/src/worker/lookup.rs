@@ -80,9 +80,8 @@ impl<B: Backend + 'static> Worker<B> {
             return None;
         }
         let (scope, prefill) = (job.scope, job.how.prefill);
-        let nearest = disk.nearest(job, n_known);
-        let Some(nearest) = nearest else { return Some(OnDisk::Done) };
-        let file = nearest.session.file;
+        let Some(found) = disk.nearest(job, n_known) else { return Some(OnDisk::Done) };
+        let file = found.nearest.session.file;
         if !disk.is_opening(scope, file) {
             if !disk.can_open() {
                 return None;
@@ -90,7 +89,7 @@ impl<B: Backend + 'static> Worker<B> {
             let files = self.engine.session_files().map_err(ApiError::from);
             let files = files.map(|files| files.with_prefill(prefill));
             let policy = &self.model.policy;
-            let begun = files.and_then(|files| disk.open(scope, files, policy, nearest));
+            let begun = files.and_then(|files| disk.open(scope, files, policy, found));
             if let Err(error) = begun {
                 warn!("a context is not opened: {}", error.json());
                 return Some(OnDisk::Done);

@@ -7,6 +7,7 @@
 //! Prompts and answers never share a step: an answer is computed by the same kernels whoever else
 //! runs, so its bits do not depend on the others.
 
+mod admit;
 mod begun;
 mod choice;
 mod coming;
@@ -14,8 +15,10 @@ mod disk;
 mod kept;
 mod lookup;
 mod pace;
+mod prompts;
 mod reading;
 mod removal;
+mod room;
 mod round;
 mod run;
 mod steps;
@@ -86,6 +89,8 @@ pub(crate) struct Worker<B: Backend> {
     round: Round,
     /// Whether no prompt had its turn in it, or in the last one, for want of time.
     has_skipped: bool,
+    /// Requests for which the device had memory when it had none for one more.
+    n_fit: usize,
     /// Contexts that go when nobody uses them any more.
     removing: Vec<Removal>,
     draining: Option<Instant>,
@@ -128,6 +133,7 @@ impl<B: Backend + 'static> Worker<B> {
             options,
             disk,
             begun: Vec::new(),
+            n_fit: usize::MAX,
             removing: Vec::new(),
             draining: None,
             turn: 0,
@@ -188,6 +194,7 @@ impl<B: Backend + 'static> Worker<B> {
             let has_answered = self.answer_step();
             self.round.did(Part::Step);
             self.finish();
+            self.let_go();
             self.answer_removals();
             self.count();
             self.tell_events();
@@ -249,11 +256,12 @@ impl<B: Backend + 'static> Worker<B> {
                 self.count();
                 self.tell_events();
                 if self.draining.is_some() {
-                    return false;
+                    // What others begin with outlives the server.
+                    return self.keep_prompts();
                 }
                 match self.inbox.recv() {
                     Ok(message) => self.take(message),
-                    Err(_) => return false,
+                    Err(_) => self.draining = Some(Instant::now()),
                 }
                 continue;
             }
@@ -280,8 +288,8 @@ impl<B: Backend + 'static> Worker<B> {
                 self.removing.push(Removal { scope, id, ids, since, unused });
                 self.answer_removals();
             }
-            Message::Forget(scope, id) => {
-                self.kept.forget(scope, id);
+            Message::Forget { scope, id, ids } => {
+                self.kept.forget(scope, id, &ids);
                 self.disk_changed();
             }
             Message::Drain => self.draining = Some(Instant::now()),
@@ -322,73 +330,6 @@ impl<B: Backend + 'static> Worker<B> {
             }
             for job in self.waiting.drain(..) {
                 let _ = job.events.try_send(Event::Failed(stopping()));
-            }
-        }
-    }
-
-    /// Gives places to requests in their order. One that begins like a prompt that is being read
-    /// waits for that: it will be known then.
-    fn admit(&mut self) {
-        let mut at = 0;
-        while self.runs.len() < self.options.n_slots && at < self.waiting.len() {
-            if self.joins_build(at) {
-                continue;
-            }
-            if self.is_being_read(&self.waiting[at])
-                || self.waits_for_disk(at)
-                || self.waits_for_rows(at)
-            {
-                at += 1;
-                continue;
-            }
-            let Some(job) = self.waiting.remove(at) else { return };
-            self.start(job);
-        }
-    }
-
-    /// Lets a request for a document that is being read already share that.
-    fn joins_build(&mut self, at: usize) -> bool {
-        let job = &self.waiting[at];
-        let Some(id) = job.document.as_ref().map(|document| document.id) else { return false };
-        let (scope, prefill) = (job.scope, job.how.prefill);
-        let builds = |run: &&mut Run<B>| {
-            run.job.scope == scope
-                && run.job.how.prefill == prefill
-                && run.job.document.as_ref().is_some_and(|d| d.id == id)
-        };
-        let Some(run) = self.runs.iter_mut().find(builds) else { return false };
-        run.also.extend(self.waiting.remove(at).map(|job| job.events));
-        true
-    }
-
-    fn is_being_read(&self, job: &Job) -> bool {
-        if !job.how.uses_known {
-            return false;
-        }
-        let known = self.kept.nearest(job).1;
-        let reads_more = |run: &&Run<B>| {
-            let common = common_prefix(&run.job.ids, &job.ids);
-            let is_own = run.job.scope == job.scope && run.job.how.prefill == job.how.prefill;
-            run.is_reading() && is_own && common >= known + MIN_SHARED
-        };
-        self.runs.iter().chain(&self.left).any(|run| reads_more(&run))
-    }
-
-    fn start(&mut self, job: Job) {
-        match guarded(|| block_on(self.begin(&job))) {
-            Ok((session, n_known)) => {
-                let mut run = Run::new(job, session);
-                run.n_cached = n_known;
-                let n_started = self.n_started.entry(run.job.scope).or_default();
-                *n_started += 1;
-                run.task = *n_started;
-                self.metrics.cached_tokens.increment(run.n_cached as u64);
-                run.send_progress(run.n_cached);
-                self.runs.push(run);
-            }
-            Err(error) => {
-                self.metrics.failed.increment(1);
-                let _ = job.events.try_send(Event::Failed(self.reason(error)));
             }
         }
     }
@@ -449,7 +390,7 @@ impl<B: Backend + 'static> Worker<B> {
     /// Takes what another part of the program has read.
     fn take_offers(&mut self) {
         if let Some((id, session)) = self.offers.take() {
-            drop(self.kept.keep(Scope::default(), session, Some(id)));
+            self.kept.keep(Scope::default(), session, Some(id));
         }
     }
 
@@ -457,13 +398,17 @@ impl<B: Backend + 'static> Worker<B> {
     fn take_from_disk(&mut self) {
         while let Some(done) = self.disk.as_mut().and_then(Disk::next_done) {
             match done {
-                Done::Opened { scope, document, session: Ok(session), .. } => {
+                Done::Opened { scope, name, session: Ok(session), .. } => {
                     self.metrics.restored.increment(1);
-                    self.kept.hold(scope, *session, document);
+                    self.kept.hold(scope, *session, name);
                 }
-                Done::Opened { document, session: Err(error), .. } => {
-                    warn!("context {}: is not opened: {error}", document.short());
+                Done::Opened { name: Some(name), session: Err(error), .. } => {
+                    warn!("context {}: is not opened: {error}", name.short());
                 }
+                Done::Opened { name: None, session: Err(error), .. } => {
+                    warn!("a prompt is read, not opened: {error}");
+                }
+                Done::Prompts { n_written } => self.prompts_written(n_written),
                 Done::Fetched { scope, session: Ok(Some(fetched)), .. } => {
                     self.metrics.shared.fetched.increment(1);
                     self.disk_changed();
@@ -479,12 +424,12 @@ impl<B: Backend + 'static> Worker<B> {
                     let scope = waiter.job.scope;
                     let id = waiter.job.document.as_ref().map(|document| document.id);
                     if let Some(session) = session {
-                        drop(self.kept.keep(scope, *session, id));
+                        self.kept.keep(scope, *session, id);
                     }
                     if let (Some(id), Err(error)) = (id, &result)
                         && error.is_not_found()
                     {
-                        self.kept.forget(scope, id);
+                        self.kept.forget(scope, id, &[]);
                     }
                     self.disk_changed();
                     tell(*waiter, result);
@@ -523,7 +468,7 @@ impl<B: Backend + 'static> Worker<B> {
         let Some(session) = self.runs[i].answering_mut() else { return };
         // Where there is no memory for it the prompt is read again.
         if let Ok(fork) = self.engine.fork(session).await {
-            drop(self.kept.keep(job.scope, fork, None));
+            self.kept.keep(job.scope, fork, None);
         }
     }
 
@@ -708,9 +653,12 @@ impl<B: Backend + 'static> Worker<B> {
         let is_own = waiter.job.how.policy.text() == self.model.policy.text();
         let id = waiter.job.document.as_ref().map(|document| document.id);
         let Some(disk) = self.disk.as_mut().filter(|_| id.is_some()) else {
-            let gone = if is_own { self.kept.keep(scope, session, None) } else { vec![session] };
-            tell(waiter, Ok(()));
-            return drop(gone);
+            if is_own {
+                self.kept.keep(scope, session, None);
+            } else {
+                self.kept.let_go(scope, session);
+            }
+            return tell(waiter, Ok(()));
         };
         self.metrics.builds.increment(1);
         let files = match self.engine.session_files() {
@@ -721,7 +669,7 @@ impl<B: Backend + 'static> Worker<B> {
         let fork = guarded(|| Ok(block_on(self.engine.fork(&mut session))?));
         let (written, goes_on) = match fork {
             Ok(fork) => {
-                drop(self.kept.keep(scope, session, id));
+                self.kept.keep(scope, session, id);
                 (fork, true)
             }
             Err(_) => (session, false),

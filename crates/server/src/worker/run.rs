@@ -55,6 +55,25 @@ impl<B: Backend> Run<B> {
         matches!(self.phase, Phase::Reading(_))
     }
 
+    /// The session of its prompt, or of its first answer.
+    pub(super) fn session(&self) -> Option<&Session<B>> {
+        match &self.phase {
+            Phase::Reading(session) => Some(session),
+            Phase::Answering(choices) => choices.first().map(|choice| &choice.session),
+        }
+    }
+
+    /// Tokens that it has now, those of all its answers.
+    pub(super) fn n_tokens(&self) -> usize {
+        match &self.phase {
+            Phase::Reading(session) => session.tokens().len(),
+            Phase::Answering(choices) => {
+                let n_decoded: usize = choices.iter().map(|choice| choice.n_generated).sum();
+                self.job.ids.len() + n_decoded
+            }
+        }
+    }
+
     /// The session of its first answer, where its prompt is read.
     pub(super) fn answering(&self) -> Option<&Session<B>> {
         match &self.phase {
