@@ -1,19 +1,26 @@
 """The server, asked by clients that other people wrote: openai, anthropic and mistralai.
 
 `cargo xtask clients` starts the server with the embedded model and runs this with its address:
-`python clients.py http://127.0.0.1:PORT KEY http://127.0.0.1:OTHER`. Each class is one client.
-The model of the other server has a template that knows thoughts.
+`python clients.py http://127.0.0.1:PORT KEY http://127.0.0.1:OTHER server.md`. Each class is one
+client. The model of the other server has a template that knows thoughts. The examples of the page
+`server.md` are run as they are there, against the first server.
 """
 
+import contextlib
+import io
 import json
+import os
+import pathlib
+import re
 import sys
+import tempfile
 import unittest
 
 import anthropic
 import openai
 from mistralai.client import Mistral
 
-ADDRESS, KEY, THINKER = sys.argv[1:4]
+ADDRESS, KEY, THINKER, PAGE = sys.argv[1:5]
 FACT = "The pass key is 48213. Remember it. 48213 is the pass key."
 TEXT = "It was a plain day. The baker walked to the meadow and rested. " * 12 + FACT
 QUESTION = " What is the pass key? The pass key is"
@@ -162,6 +169,76 @@ class OpenAI(unittest.TestCase):
         self.assertEqual(far.exception.code, "context_length_exceeded")
         with self.assertRaises(openai.AuthenticationError):
             openai.OpenAI(base_url=f"{ADDRESS}/v1", api_key="wrong", max_retries=0).models.list()
+
+
+class Contexts(unittest.TestCase):
+    """What the server has beyond OpenAI's fields, by OpenAI's client."""
+
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=f"{ADDRESS}/v1", api_key=KEY, max_retries=0)
+
+    def context(self, text):
+        return self.client.post("/contexts", body={"text": text}, cast_to=object)["id"]
+
+    def ask(self, context, **more):
+        return self.client.chat.completions.create(
+            model="needle",
+            messages=[{"role": "user", "content": QUESTION}],
+            max_tokens=40,
+            extra_body={"context_id": context, **more},
+        )
+
+    def test_a_context_is_read_once_and_asked_by_its_id(self):
+        context = self.context(TEXT)
+        answer = self.ask(context)
+        self.assertIn("48213", answer.choices[0].message.content)
+        usage = answer.usage
+        self.assertLess(usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens, 60)
+        deleted = self.client.delete(f"/contexts/{context}", cast_to=object)
+        self.assertTrue(deleted["deleted"])
+        with self.assertRaises(openai.NotFoundError) as missing:
+            self.ask(context)
+        self.assertEqual(missing.exception.param, "context_id")
+
+    def test_a_request_says_what_its_tokens_attend(self):
+        context = self.context(TEXT * 4)
+        for policy, more in {
+            "full": {},
+            "longview": {"budget": 128, "residual": "none"},
+            "clusterkv": {"budget": 128, "residual": "means"},
+            "quest": {"budget": 192},
+        }.items():
+            with self.subTest(policy):
+                said = self.ask(context, policy=policy, **more).model_extra["longview"]
+                self.assertEqual(said["policy"], policy)
+                attended, there = said["attended_tokens"], said["of_tokens"]
+                if policy == "full":
+                    self.assertAlmostEqual(attended / there, 1, delta=0.05)
+                else:
+                    self.assertLess(attended, there / 2)
+        with self.assertRaises(openai.BadRequestError) as wrong:
+            self.ask(context, policy="fastest")
+        self.assertEqual(wrong.exception.param, "policy")
+
+    def test_the_examples_of_the_page_run(self):
+        page = pathlib.Path(PAGE).read_text()
+        examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+        self.assertEqual(len(examples), 2)
+        printed = []
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            # It begins like no text before it, so that the last example has to read it.
+            pathlib.Path("book.txt").write_text("The lighthouse fell. " + TEXT * 3)
+            for example in reversed(examples):
+                example = example.replace("http://127.0.0.1:8080", ADDRESS)
+                example = example.replace('api_key="none"', f'api_key="{KEY}"')
+                with contextlib.redirect_stdout(io.StringIO()) as out:
+                    exec(compile(example, PAGE, "exec"), {})
+                printed.append(out.getvalue())
+        read = sorted(json.loads(printed[0]))
+        self.assertEqual(len(read), 10)
+        self.assertTrue(read[-1] > 300 and read[-2] < 60, read)
+        all_tokens, known = map(int, printed[1].split("\n")[-2].split())
+        self.assertLess(all_tokens - known, 60)
 
 
 class Anthropic(unittest.TestCase):

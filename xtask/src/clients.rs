@@ -50,12 +50,16 @@ fn check(is_required: bool) -> Result<()> {
         }
     };
     let program = dev_binary("longview")?;
-    let (server, address) = Serving::start(&program, None)?;
-    let (thinker, other) = Serving::start(&program, Some(&thinking_model()?))?;
+    let library = target_folder()?.join("clients-library");
+    let _ = fs::remove_dir_all(&library);
+    let (server, address) = Serving::start(&program, None, Some(&library))?;
+    let (thinker, other) = Serving::start(&program, Some(&thinking_model()?), None)?;
     let mut clients = Command::new(python);
     clients.arg(folder.join("clients.py")).args([&address, KEY, &other]);
-    let result = run_child(&mut clients);
+    let examples = root().join("docs/server.md");
+    let result = run_child(clients.arg(examples));
     drop((server, thinker));
+    let _ = fs::remove_dir_all(&library);
     result
 }
 
@@ -75,17 +79,31 @@ fn thinking_model() -> Result<PathBuf> {
 }
 
 /// A server that ends with this.
-struct Serving(Child);
+pub(crate) struct Serving(pub(crate) Child);
 
 impl Serving {
     /// Starts it and waits until it says where it listens.
-    fn start(program: &Path, model: Option<&Path>) -> Result<(Self, String)> {
+    fn start(
+        program: &Path,
+        model: Option<&Path>,
+        library: Option<&Path>,
+    ) -> Result<(Self, String)> {
         let mut command = Command::new(program);
-        command.args(["serve", "--port", "0", "--ctx-size", "4096", "--no-library"]);
+        command.args(["serve", "--port", "0", "--ctx-size", "4096"]);
+        match library {
+            Some(library) => command.arg("--library").arg(library),
+            None => command.arg("--no-library"),
+        };
         if let Some(model) = model {
             command.arg("--model").arg(model);
         }
-        command.args(["--api-key", KEY]).stdin(Stdio::null()).stderr(Stdio::piped());
+        command.args(["--api-key", KEY]);
+        Self::begin(command)
+    }
+
+    /// Starts a server and waits until it serves.
+    pub(crate) fn begin(mut command: Command) -> Result<(Self, String)> {
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().context("cannot start the server")?;
         let mut serving = Self(child);
         let stderr = serving.0.stderr.take().context("its messages")?;

@@ -241,3 +241,24 @@ fn one_key_without_a_name_has_the_library_of_the_server() {
     let served = serve(with_keys(library.options(), &["word", "other"]));
     assert_eq!(Client(&served, "word").n_contexts(), 0);
 }
+
+#[test]
+fn many_prompts_of_one_key_do_not_take_the_room_of_another() {
+    let served = serve(with_keys(ServerOptions { max_kept: 4, ..Default::default() }, &KEYS));
+    let (alice, bob) = (Client(&served, "one"), Client(&served, "two"));
+    let prompt = |seed| {
+        let text = format!("Text {seed}: {}", document(40, seed).0);
+        json!({ "prompt": text, "max_tokens": 1 })
+    };
+    for seed in [51, 52] {
+        assert!(alice.cached("/v1/completions", &prompt(seed)) < 20);
+    }
+    for seed in 60..66 {
+        assert!(bob.cached("/v1/completions", &prompt(seed)) < 20);
+    }
+    assert_eq!(served.metric("longview:contexts_kept"), 4.0);
+    for seed in [51, 52] {
+        assert!(alice.cached("/v1/completions", &prompt(seed)) > 100, "{seed} is there still");
+    }
+    assert!(bob.cached("/v1/completions", &prompt(60)) < 20, "of its own the first ones went");
+}

@@ -1,12 +1,15 @@
-//! Whether the Dockerfile and the systemd unit of the server are sound, by their linters.
-//! Neither a container nor a service is started.
+//! Whether the Dockerfile and the systemd unit of the server are sound: by their linters, and by a
+//! run of what they start, with the environment that they give it. That is without a container and
+//! without systemd, on this machine's own address, and with a library of its own.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::{root, run as run_child};
+use crate::clients::Serving;
+use crate::process::{dev_binary, root, run as run_child};
 use crate::setup::{self, Source, Tool};
 use crate::wheel::{Wheel, target_folder};
 
@@ -52,6 +55,41 @@ pub(super) fn check() -> Result<()> {
     // A line that it does not know is a warning to it.
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success() && said.is_empty(), "packaging/longview.service: {said}");
+    let environment = |text: &str, word: &str| -> Vec<String> {
+        let lines = text.lines().filter_map(|line| line.trim().strip_prefix(word));
+        lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+    };
+    let of_image = environment(&dockerfile, "ENV ");
+    ensure!(of_image.contains(&"LONGVIEW_HOST=0.0.0.0".to_owned()), "the image is not reached");
+    let words = [r#"ENTRYPOINT ["longview"]"#, r#"CMD ["serve"]"#];
+    ensure!(words.iter().all(|word| dockerfile.contains(word)), "the image starts something else");
+    starts("the image", &of_image, &folder)?;
+    starts("the unit", &environment(&unit, "Environment="), &folder)?;
     println!("packaging is sound");
+    Ok(())
+}
+
+/// Starts `longview serve` as `what` does, and lets it end as that does.
+#[cfg(target_os = "linux")]
+fn starts(what: &str, environment: &[String], folder: &Path) -> Result<()> {
+    let library = folder.join("library");
+    let _ = fs::remove_dir_all(&library);
+    let mut command = Command::new(dev_binary("longview")?);
+    command.arg("serve").env_clear().env("LONGVIEW_API_KEY", "a-key-of-tests");
+    for pair in environment {
+        let (name, value) = pair.split_once('=').with_context(|| format!("{what}: {pair}"))?;
+        command.env(name, value);
+    }
+    ensure!(environment.iter().any(|pair| pair.starts_with("LONGVIEW_LIBRARY=")), "{what}: keeps");
+    // Nobody else reaches it, and nothing of this machine's own is touched.
+    command.env("LONGVIEW_HOST", "127.0.0.1").env("LONGVIEW_PORT", "0");
+    command.env("LONGVIEW_LIBRARY", &library);
+    let (mut serving, address) = Serving::begin(command)?;
+    ensure!(library.join("locks").is_dir(), "{what}: has no library");
+    let pid = serving.0.id().to_string();
+    run_child(Command::new("kill").args(["-TERM", &pid]))?;
+    let status = serving.0.wait()?;
+    ensure!(status.success(), "{what}: ended with {status} at {address}");
+    let _ = fs::remove_dir_all(&library);
     Ok(())
 }

@@ -11,6 +11,8 @@
 //! What was read sparsely serves nobody who asks for exact, nor the other way round: an answer does
 //! not depend on what others asked for.
 
+use std::cmp::Reverse;
+
 use longview_engine::{Engine, PrefillMode, Session, resolve_policy};
 use longview_library::documents::Id;
 use longview_ops::Backend;
@@ -121,7 +123,7 @@ impl<B: Backend> Kept<B> {
             let n_common = self.known_to(job, &entry.session, n_common);
             // Of equals the one of which least has to be cut off.
             let rest = entry.session.tokens().len() - n_common;
-            (n_common, std::cmp::Reverse(rest), i)
+            (n_common, Reverse(rest), i)
         };
         let own = |(_, entry): &(usize, &Entry<B>)| entry.is_of(scope, prefill);
         let own = self.entries.iter().enumerate().filter(own);
@@ -256,9 +258,15 @@ impl<B: Backend> Kept<B> {
         std::mem::take(&mut self.gone)
     }
 
-    /// Lets the one go that was used longest ago, but for entry `but`. `false` where there is none.
+    /// Lets the one go that was used longest ago, but for entry `but`: of the scope that has most,
+    /// so that nobody's many prompts take the room of another's, and single answers before what
+    /// several share. `false` where there is none.
     pub(super) fn make_less(&mut self, but: Option<usize>) -> bool {
-        let order = |i: &usize| (self.entries[*i].is_trunk, self.entries[*i].used);
+        let n_of = |scope| self.entries.iter().filter(|entry| entry.scope == scope).count();
+        let order = |i: &usize| {
+            let entry = &self.entries[*i];
+            (Reverse(n_of(entry.scope)), entry.is_trunk, entry.used)
+        };
         let others = (0..self.entries.len()).filter(|i| Some(*i) != but);
         let Some(oldest) = others.min_by_key(order) else { return false };
         let Entry { scope, session, name, n_turns, .. } = self.entries.swap_remove(oldest);
@@ -272,7 +280,7 @@ impl<B: Backend> Kept<B> {
     pub(super) fn take_prompts(&mut self) -> Vec<(Scope, Session<B>)> {
         let mut entries = std::mem::take(&mut self.entries);
         entries.retain(|entry| entry.name.is_none());
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
+        entries.sort_by_key(|entry| Reverse(entry.used));
         let is_passed = |at: usize| {
             let Entry { scope, session, .. } = &entries[at];
             let (n, mode) = (session.known_tokens(), session.sequence().prefill_mode());
@@ -301,7 +309,7 @@ impl<B: Backend> Kept<B> {
         self.entries.len() - 1
     }
 
-    /// The one that was used longest ago goes, single answers before what several share.
+    /// Lets go what there are too many of.
     fn make_room(&mut self) {
         while self.entries.len() > self.most && self.make_less(None) {}
     }
