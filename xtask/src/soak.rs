@@ -19,13 +19,20 @@ use serde_json::{Value, json};
 use crate::args::{Parsed, UsageError};
 use crate::process::{dev_binary, root};
 
-pub(crate) const OPTIONS: &str = "[--minutes N] [--seconds N] [--binary FILE]";
+pub(crate) const OPTIONS: &str = "[--minutes N] [--seconds N] [--clients N] [--binary FILE]";
 pub(crate) const ABOUT: &str = "`longview serve` under questions, contexts, streams, 10 % malformed and 10 % aborted \
                                 requests, 20 minutes or as long as said: no restart, no wrong answer, no growth. \
-                                --binary: a program that is built already";
+                                --clients: 4, or more than the server has places for: it may refuse \
+                                those, quickly; --binary: a program that is built already";
 
-/// Clients at the same time.
+/// Clients at the same time, where nothing is said.
 const N_CLIENTS: u64 = 4;
+/// Requests that wait at the server, beside the four that run.
+const MAX_WAITING: &str = "32";
+/// Time in which 99 of 100 refusals come.
+const REFUSAL: Duration = Duration::from_millis(50);
+/// Pause of a client that was refused. The server says a second; less is more of a load.
+const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 /// Pause of a client between two requests: others of the machine work as well.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Growth of resident memory from the early mark to the end, as a share of it.
@@ -62,7 +69,7 @@ const MALFORMED: &[(&str, &str)] = &[
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let parsed = Parsed::parse(args, &[], &["--minutes", "--seconds", "--binary"])?;
+    let parsed = Parsed::parse(args, &[], &["--minutes", "--seconds", "--clients", "--binary"])?;
     let number = |name: &str| -> Result<Option<u64>> {
         let wrong = || UsageError(format!("{name}: must be a whole number above 0"));
         let read = |text: &str| text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong);
@@ -80,7 +87,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         Some(path) => PathBuf::from(path),
         None => dev_binary("longview")?,
     };
-    soak(&binary, length)
+    soak(&binary, length, number("--clients")?.unwrap_or(N_CLIENTS))
 }
 
 /// The stage of CI, for whoever runs it beside others, on the program that the tests built.
@@ -104,6 +111,7 @@ impl Serving {
         let library = std::env::temp_dir().join(library);
         let mut command = Command::new(binary);
         command.args(["serve", "--device", "cpu", "--port", "0", "--ctx-size", "4096"]);
+        command.args(["--max-waiting", MAX_WAITING]);
         command.arg("--library").arg(&library).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| binary.display().to_string())?;
         let mut err = BufReader::new(child.stderr.take().context("its stderr")?);
@@ -139,12 +147,37 @@ impl Serving {
 
     /// Status and body, as they came.
     fn ask(&self, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
+        let (status, _, body) = self.answer(method, path, body)?;
+        Ok((status, body))
+    }
+
+    /// The same of a request that may be refused because the queue is full. That is counted, and
+    /// the client waits.
+    fn ask_busy(
+        &self,
+        counts: &Counts,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<(u16, String)> {
+        let began = Instant::now();
+        let (status, head, body) = self.answer(method, path, body)?;
+        if status == 429 {
+            counts.refused.lock().expect("no panic holds it").push(began.elapsed());
+            ensure!(head.to_lowercase().contains("\nretry-after: "), "429 without Retry-After");
+            thread::sleep(REFUSED_PAUSE);
+        }
+        Ok((status, body))
+    }
+
+    /// Status, head and body.
+    fn answer(&self, method: &str, path: &str, body: &str) -> Result<(u16, String, String)> {
         let mut bytes = Vec::new();
         self.send(method, path, body)?.read_to_end(&mut bytes).context("no answer in time")?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").context("half an answer")?;
         let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
-        Ok((status.context("no status")?, body.to_owned()))
+        Ok((status.context("no status")?, head.to_owned(), body.to_owned()))
     }
 
     fn metric(&self, name: &str) -> Result<f64> {
@@ -196,6 +229,8 @@ struct Counts {
     malformed: AtomicU64,
     aborted: AtomicU64,
     contexts: AtomicU64,
+    /// How long it took to be refused, each time.
+    refused: Mutex<Vec<Duration>>,
     /// Answers that are wrong, by what is wrong with them.
     wrong: Mutex<BTreeMap<String, u64>>,
 }
@@ -206,14 +241,14 @@ impl Counts {
     }
 }
 
-fn soak(binary: &Path, length: Duration) -> Result<()> {
+fn soak(binary: &Path, length: Duration, n_clients: u64) -> Result<()> {
     let mut serving = Serving::start(binary)?;
     let golden = golden(&serving)?;
     let (counts, is_over) = (Counts::default(), AtomicBool::new(false));
     let began = Instant::now();
     let mut sizes: Vec<(Duration, Size)> = Vec::new();
     thread::scope(|scope| {
-        for seed in 0..N_CLIENTS {
+        for seed in 0..n_clients {
             let (serving, golden, counts, is_over) = (&serving, &golden, &counts, &is_over);
             scope.spawn(move || client(serving, golden, counts, is_over, seed));
         }
@@ -235,7 +270,7 @@ fn soak(binary: &Path, length: Duration) -> Result<()> {
     for golden in &golden {
         check(&serving, golden, &counts);
     }
-    report(&counts, &sizes, length)
+    report(&counts, &sizes, length, n_clients)
 }
 
 /// Asks what is known to be right, with nothing known to the server, and keeps the answers.
@@ -275,8 +310,9 @@ fn text_of(answer: &str) -> Option<String> {
 
 fn check(serving: &Serving, golden: &Golden, counts: &Counts) {
     counts.asked.fetch_add(1, Ordering::Relaxed);
-    match serving.ask("POST", golden.path, &golden.body.to_string()) {
+    match serving.ask_busy(counts, "POST", golden.path, &golden.body.to_string()) {
         Ok((200, answer)) if text_of(&answer).as_ref() == Some(&golden.text) => {}
+        Ok((429, _)) => {}
         Ok((200, _)) => counts.wrong("another answer than at the start".into()),
         Ok((status, _)) => counts.wrong(format!("a question got {status}")),
         Err(error) => counts.wrong(format!("a question got none: {error:#}")),
@@ -318,8 +354,9 @@ fn client(serving: &Serving, golden: &[Golden], counts: &Counts, is_over: &Atomi
                 let mut body = one.body.clone();
                 body["stream"] = json!(true);
                 body["logprobs"] = if one.path.contains("chat") { json!(true) } else { json!(3) };
-                match serving.ask("POST", one.path, &body.to_string()) {
+                match serving.ask_busy(counts, "POST", one.path, &body.to_string()) {
                     Ok((200, text)) if text.contains("[DONE]") => {}
+                    Ok((429, _)) => {}
                     other => counts.wrong(format!("a stream: {:?}", other.map(|(code, _)| code))),
                 }
             }
@@ -334,14 +371,15 @@ fn context(serving: &Serving, counts: &Counts, seed: u64) {
     counts.contexts.fetch_add(1, Ordering::Relaxed);
     let sentence = |i: u64| format!(" The guest {} of house {seed} came at noon.", i * 7 % 90);
     let text: String = (0..40).map(sentence).collect();
-    let built = serving.ask("POST", "/v1/contexts", &json!({ "text": text }).to_string());
+    let new = json!({ "text": text }).to_string();
+    let built = serving.ask_busy(counts, "POST", "/v1/contexts", &new);
     let id = match &built {
         Ok((200, body)) => {
             let body: Value = serde_json::from_str(body).unwrap_or_default();
             body["id"].as_str().map(str::to_owned)
         }
         // Another client removed the same document meanwhile.
-        Ok((404, _)) => return,
+        Ok((404 | 429, _)) => return,
         _ => None,
     };
     let Some(id) = id else { return counts.wrong(format!("a context: {built:?}")) };
@@ -350,14 +388,20 @@ fn context(serving: &Serving, counts: &Counts, seed: u64) {
         ("POST", "/v1/completions".to_owned(), asked.to_string()),
         ("DELETE", format!("/v1/contexts/{id}"), String::new()),
     ] {
-        match serving.ask(method, &path, &body) {
+        match serving.ask_busy(counts, method, &path, &body) {
             Ok((200 | 404, _)) => {}
+            Ok((429, _)) if method == "POST" => {}
             other => counts.wrong(format!("{method} of a context: {other:?}")),
         }
     }
 }
 
-fn report(counts: &Counts, sizes: &[(Duration, Size)], length: Duration) -> Result<()> {
+fn report(
+    counts: &Counts,
+    sizes: &[(Duration, Size)],
+    length: Duration,
+    n_clients: u64,
+) -> Result<()> {
     // What is kept at a moment varies by whole contexts: means over a tenth of the run do less.
     let (Some(early), Some(late)) = (mean(sizes, length, 0.25), mean(sizes, length, 0.9)) else {
         bail!("nothing was measured");
@@ -393,7 +437,15 @@ fn report(counts: &Counts, sizes: &[(Duration, Size)], length: Duration) -> Resu
     let most = if length >= LONG { MOST_GROWTH } else { MOST_GROWTH_SHORT };
     ensure!(growth <= most, "memory grew by {:.1} %, {:.0} % may be", 100.0 * growth, 100.0 * most);
     let n_more = late.n_files.saturating_sub(early.n_files);
-    ensure!(n_more <= 2 * N_CLIENTS, "{n_more} more files are open than early on");
+    ensure!(n_more <= 2 * n_clients, "{n_more} more files are open than early on");
+    let mut refused = counts.refused.lock().expect("no panic holds it").clone();
+    refused.sort_unstable();
+    if let Some(p99) = refused.get(refused.len() * 99 / 100) {
+        let ms = |time: &Duration| time.as_secs_f64() * 1e3;
+        let middle = ms(&refused[refused.len() / 2]);
+        println!("{} refused: p50 {middle:.1} ms, p99 {:.1} ms", refused.len(), ms(p99));
+        ensure!(*p99 < REFUSAL, "refusals take {:.0} ms, 50 may be", ms(p99));
+    }
     println!("0 restarts, all answers as at the start");
     Ok(())
 }
