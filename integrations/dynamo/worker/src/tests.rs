@@ -273,7 +273,7 @@ async fn a_server_is_waited_for_as_long_as_is_said() {
     let words = words.iter().chain(&["--ready-timeout", "0.5"]);
     let (engine, _) = Args::parse_from(words).engine().unwrap();
     let began = Instant::now();
-    let error = engine.start(1).await.err().expect("nobody listens there").to_string();
+    let error = engine.start(1).await.expect_err("nobody listens there").to_string();
     assert!(error.contains("does not answer") && error.contains("now 0.5 s"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
