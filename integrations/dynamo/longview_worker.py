@@ -175,12 +175,16 @@ class LongviewEngine(LLMEngine):
         refuse("logprobs", output.get("logprobs") is not None)
         refuse("prompt_logprobs", output.get("prompt_logprobs") is not None)
         prompt = normalize_request_token_ids(request)["token_ids"]
+        max_tokens = stops.get("max_tokens")
+        if max_tokens is None:
+            # A prompt that is too long is the server's to refuse: it knows the numbers.
+            max_tokens = max(self.n_ctx - len(prompt), 1)
         body: dict[str, Any] = {
             "prompt": prompt,
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
-            "max_tokens": stops.get("max_tokens") or max(self.n_ctx - len(prompt), 1),
+            "max_tokens": max_tokens,
             "ignore_eos": bool(stops.get("ignore_eos")),
         }
         for name in SAMPLING:

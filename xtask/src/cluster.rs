@@ -37,7 +37,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let folder = root().join("integrations/dynamo");
     let python = environment("dynamo", &folder.join("requirements.txt"))?;
     let mut tests = Command::new(&python);
-    run_child(tests.args(["-m", "unittest", "test_ready"]).current_dir(&folder))?;
+    run_child(tests.args(["-m", "unittest", "test_ready", "test_worker"]).current_dir(&folder))?;
     let program = dev_binary("longview")?;
     let mut cluster = Command::new(python);
     cluster.arg(folder.join("cluster.py")).arg(&program).arg(root().join("models/needle"));

@@ -26,7 +26,7 @@ use clap::Parser;
 
 use crate::options::{CheckArgs, Command, MeasureArgs, Options, StudyArgs, WorldArgs};
 use crate::router::{Routing, Rules};
-use crate::times::Times;
+use crate::times::{Rates, Times};
 
 fn main() -> Result<()> {
     match Options::parse().command {
@@ -50,7 +50,10 @@ fn measured(args: &MeasureArgs) -> Result<()> {
 }
 
 fn checked(args: &CheckArgs) -> Result<()> {
-    let rates = Times::read(&args.times)?.rates();
+    let rates = match &args.times {
+        Some(path) => Times::read(path)?.rates(),
+        None => measured_for(args)?,
+    };
     let mut n_outside = 0;
     println!(
         "| servers | routing | TTFT p50 | simulated | apart | prefill avoided | simulated | apart |"
@@ -111,6 +114,22 @@ fn checked(args: &CheckArgs) -> Result<()> {
     }
     ensure!(n_outside == 0, "{n_outside} values are more than 15 % apart");
     Ok(())
+}
+
+/// What the server takes here and now, for documents around those of the check.
+fn measured_for(args: &CheckArgs) -> Result<Rates> {
+    let folder = real::Folder::new("longview-scale-times")?;
+    let plan = measure::Plan {
+        start: args.server.start(args.ctx_size, 8),
+        core: 1,
+        words: vec![300, 700, 1500, 3000],
+        n_docs: 3,
+        machine: String::new(),
+        command: String::new(),
+    };
+    let path = folder.path().join("times.json");
+    measure::measure(&plan, &path, &mut |line| println!("{line}"))?;
+    Ok(Times::read(&path)?.rates())
 }
 
 fn one(args: &WorldArgs) -> Result<()> {

@@ -98,32 +98,33 @@ impl MeasureArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     pub server: ServerArgs,
-    /// Measured times of the server.
-    #[arg(long, value_name = "FILE", default_value = TIMES)]
-    pub times: PathBuf,
+    /// Measured times of the server [default: they are measured first, for documents as long as
+    /// those that are asked about].
+    #[arg(long, value_name = "FILE")]
+    pub times: Option<PathBuf>,
     /// Numbers of servers, each on a processor of its own.
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     pub workers: Vec<usize>,
     /// Documents that are asked about.
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 30)]
     pub documents: usize,
     /// Words of the shortest.
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 400)]
     pub shortest: u64,
     /// Words of the longest.
-    #[arg(long, default_value_t = 4000)]
+    #[arg(long, default_value_t = 2000)]
     pub longest: u64,
     /// Questions that are asked.
     #[arg(long, default_value_t = 120)]
     pub questions: usize,
     /// Questions a second for each server.
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 0.8)]
     pub rate: f64,
     /// Tokens of an answer.
     #[arg(long, default_value_t = 16)]
     pub answer: u64,
     /// Documents that a server keeps in memory.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 5)]
     pub keep: u64,
     /// The servers' context.
     #[arg(long, default_value_t = 16_384)]

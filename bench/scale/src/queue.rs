@@ -2,9 +2,7 @@
 //!
 //! A simulation needs no more than this of a framework: the standard library's heap, with a number
 //! that keeps events of one moment in the order in which they were added, so that a run is a
-//! function of its seed. Frameworks were looked at: `nexosim` runs each part of a model as an actor
-//! with a mailbox, on threads, while a router here looks at all workers at one moment; the licence
-//! of `desim` is not on our list; `simrs` is at 0.2 and names no version of Rust that it needs.
+//! function of its seed. Frameworks were looked at: `docs/scale.md` says why none is used.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

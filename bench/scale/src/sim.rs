@@ -48,6 +48,17 @@ pub struct Setup {
     pub seed: u64,
 }
 
+/// What the copies of hot documents took that were made before a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Copies {
+    /// How many were made, those again that had made room.
+    pub n: u64,
+    /// Bytes that came from the store for them.
+    pub fetched_bytes: u64,
+    /// Seconds in which workers without a store read them, all together.
+    pub reading: f64,
+}
+
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
@@ -65,6 +76,8 @@ pub struct Outcome {
     pub fetched_bytes: u64,
     /// Bytes that went there.
     pub sent_bytes: u64,
+    /// What copies took before.
+    pub copies: Copies,
     /// Seconds in which workers computed, all together.
     pub busy: f64,
     /// Seconds from the first arrival to the end of the last answer.
@@ -132,6 +145,7 @@ impl Simulation {
 
     /// Lets one question about each document and then `n` at random pass in no time: afterwards
     /// every document was read once, and memory and disks hold what they hold after a long time.
+    /// What copies of hot documents take is counted.
     pub fn warm(&mut self, n: usize, zipf: &Zipf, seed: u64) {
         let mut rng = longview_core::SplitMix64::new(seed);
         let each = (0..self.setup.docs.len() as Doc).rev();
@@ -139,17 +153,19 @@ impl Simulation {
         for doc in each.chain(drawn) {
             let worker = self.router.choose(doc);
             self.router.answered(worker);
-            let sizes = self.setup.docs[doc as usize];
-            if !self.workers[worker].memory.touch(doc) {
-                self.workers[worker].memory.insert(doc, sizes.memory);
-            }
-            self.keep_on_disk(worker, doc);
+            self.count_copy(worker, doc);
+            self.keep(worker, doc);
             self.stored[doc as usize] = self.setup.store.is_some();
         }
     }
 
     /// Answers all questions, which are in the order of their time.
     pub fn run(mut self, questions: &[Question]) -> Outcome {
+        self.answer(questions);
+        self.outcome
+    }
+
+    fn answer(&mut self, questions: &[Question]) {
         self.outcome.ttft = vec![f64::NAN; questions.len()];
         if let Some(first) = questions.first() {
             self.queue.add(first.at, Event::Arrives(0));
@@ -161,9 +177,8 @@ impl Simulation {
                 Event::Arrives(i) => self.arrive(now, questions, i),
                 Event::Computed(worker) => self.computed(now, questions, worker),
                 Event::Opened(worker, doc) => {
-                    let memory = self.setup.docs[doc as usize].memory;
-                    self.workers[worker].opened(doc, memory);
-                    self.keep_on_disk(worker, doc);
+                    self.keep(worker, doc);
+                    self.workers[worker].opened(doc);
                 }
             }
             if let Event::Computed(worker) | Event::Opened(worker, _) = event {
@@ -171,7 +186,6 @@ impl Simulation {
             }
         }
         self.outcome.seconds = seconds(end - questions.first().map_or(0, |first| first.at));
-        self.outcome
     }
 
     fn arrive(&mut self, now: Time, questions: &[Question], i: usize) {
@@ -200,8 +214,7 @@ impl Simulation {
                 Done::Answer => self.router.answered(worker),
                 Done::Document(doc) => {
                     let sizes = self.setup.docs[doc as usize];
-                    self.workers[worker].memory.insert(doc, sizes.memory);
-                    self.keep_on_disk(worker, doc);
+                    self.keep(worker, doc);
                     if self.setup.store.is_some() && !self.stored[doc as usize] {
                         self.stored[doc as usize] = true;
                         self.outcome.sent_bytes += sizes.disk;
@@ -247,13 +260,35 @@ impl Simulation {
         self.queue.add(at + local, Event::Opened(worker, doc));
     }
 
-    fn keep_on_disk(&mut self, worker: usize, doc: Doc) {
-        let size = self.setup.docs[doc as usize].disk;
+    /// A worker has a document now, in memory and on its disk. The router hears of it, and of those
+    /// that went for it and are in neither any more.
+    fn keep(&mut self, worker: usize, doc: Doc) {
+        let sizes = self.setup.docs[doc as usize];
         self.router.holds_now(worker, doc);
-        for gone in self.workers[worker].disk.insert(doc, size) {
-            if !self.workers[worker].memory.holds(gone) {
+        let has = &mut self.workers[worker];
+        let mut gone = has.memory.insert(doc, sizes.memory);
+        gone.extend(has.disk.insert(doc, sizes.disk));
+        for gone in gone {
+            if !has.holds(gone) {
                 self.router.lost(worker, gone);
             }
+        }
+    }
+
+    /// Counts what a further copy of a hot document takes: it comes from the store, or is read.
+    fn count_copy(&mut self, worker: usize, doc: Doc) {
+        let is_hot = (doc as usize) < self.setup.rules.n_hot;
+        if !is_hot || self.workers[worker].holds(doc) {
+            return;
+        }
+        if self.workers.iter().all(|one| !one.holds(doc)) {
+            return;
+        }
+        let sizes = self.setup.docs[doc as usize];
+        self.outcome.copies.n += 1;
+        match self.setup.store {
+            Some(_) => self.outcome.copies.fetched_bytes += sizes.disk,
+            None => self.outcome.copies.reading += self.setup.rates.read(0, sizes.tokens),
         }
     }
 }
@@ -328,6 +363,60 @@ mod tests {
         );
         // Latency, 100 bytes through the slower link, opening, the question.
         assert!((outcome.ttft[1] - (2.0 + 2.0 + 0.5 + 1.0)).abs() < 1e-6, "{:?}", outcome.ttft);
+    }
+
+    #[test]
+    fn the_router_knows_who_holds_what() {
+        // Rooms for as few documents as make them leave memory and disk in either order.
+        for (memory, disk) in [(100, 200), (200, 200), (300, 200), (200, 100)] {
+            let mut setup = setup(0.5, 0.001, 2, Routing::Prefix);
+            (setup.limits.memory, setup.limits.disk) = (memory, disk);
+            // What is small in memory may be large on the disk.
+            let sizes = |i: u64| Sizes { tokens: 100, memory: 50 + 10 * i, disk: 100 - 10 * i };
+            setup.docs = (0..6).map(sizes).collect();
+            let zipf = Zipf::new(6, 0.5);
+            let mut simulation = Simulation::new(setup);
+            for round in 0..20 {
+                simulation.warm(7, &zipf, round);
+                simulation.answer(&questions(20, &zipf, 1.0, 1, round));
+                for (w, worker) in simulation.workers.iter().enumerate() {
+                    for doc in 0..6 {
+                        let (says, is) = (simulation.router.holds(w, doc), worker.holds(doc));
+                        assert_eq!(says, is, "{memory}, {disk}, {round}: {doc} at {w}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn copies_of_hot_documents_are_read_or_come_from_the_store() {
+        let mut alone = setup(1.0, 0.1, 4, Routing::Prefix);
+        (alone.rules.n_hot, alone.rules.n_copies) = (2, 3);
+        let store = Store { latency: 2.0, worker_bytes_per_s: 1.0, total_bytes_per_s: 1.0 };
+        let shared = Setup { store: Some(store), ..alone.clone() };
+        let copies = |setup| {
+            let mut simulation = Simulation::new(setup);
+            simulation.warm(100, &Zipf::new(4, 1.0), 1);
+            simulation.outcome.copies
+        };
+        // Two more of each; a document has 100 tokens and 100 bytes.
+        let copies = [copies(alone), copies(shared)];
+        assert_eq!(copies.map(|copies| copies.n), [4, 4]);
+        assert_eq!(copies.map(|copies| copies.fetched_bytes), [0, 400]);
+        assert!((copies[0].reading - 40.0).abs() < 1e-6 && copies[1].reading == 0.0);
+    }
+
+    #[test]
+    fn what_is_asked_for_in_memory_stays_on_the_disk() {
+        let mut setup = setup(1.0, 0.1, 1, Routing::Prefix);
+        (setup.limits.memory, setup.limits.disk) = (200, 200);
+        // Both are read, the first one is asked for again, and a third one needs room.
+        let all = [at(0.0, 0), at(100.0, 1), at(200.0, 0), at(300.0, 2)];
+        let mut simulation = Simulation::new(setup);
+        simulation.answer(&all);
+        let on_disk = [0, 1, 2].map(|doc| simulation.workers[0].disk.holds(doc));
+        assert_eq!(on_disk, [true, false, true]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use longview_eval::report::{Axis, Chart, Point, Series, Unit};
 use crate::load::{self, Zipf};
 use crate::options::{Storage, StudyArgs, WorldArgs, name};
 use crate::router::{Routing, Rules};
-use crate::sim::{Outcome, Setup, Simulation, Sizes, Store};
+use crate::sim::{Copies, Outcome, Setup, Simulation, Sizes, Store};
 use crate::times::{Rates, Times};
 use crate::worker::Limits;
 
@@ -21,8 +21,12 @@ const WARM: usize = 20;
 
 /// What [`line()`] says.
 pub const HEAD: &str = "\
-| workers | routing | storage | questions an hour | TTFT p50 | p99 | avoided | disks | store | busy | cost |
-|---|---|---|---|---|---|---|---|---|---|---|";
+| workers | routing | storage | questions an hour | TTFT p50 | p99 | known | disk | store | sent | busy \
+| cost | copies before |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+
+/// Documents of which a quarter of the workers hold copies, in the ways with copies.
+const HOT: usize = 200;
 
 /// What is simulated, with all that follows from the options.
 pub struct World {
@@ -128,18 +132,40 @@ pub fn line(world: &World, rate: f64, outcome: &Outcome) -> String {
     let busy = outcome.busy / outcome.seconds.max(1e-9) / args.workers as f64;
     let storage = if args.storage == Storage::Store { "store" } else { "disk" };
     format!(
-        "| {} | {} | {storage} | {:.0} | {} | {} | {:.1} % | {} | {} | {:.0} % | {:.2} |",
+        "| {} | {} | {storage} | {:.0} | {} | {} | {:.1} % | {} | {} | {} | {:.0} % | {:.2} | {} |",
         args.workers,
-        name(args.routing),
+        way(args),
         rate * 3600.0,
         Unit::Seconds.text(outcome.ttft(0.5)),
         Unit::Seconds.text(outcome.ttft(0.99)),
         1e2 * outcome.avoided(),
         each(outcome.disk_bytes),
         each(outcome.fetched_bytes),
+        each(outcome.sent_bytes),
         1e2 * busy,
         1e3 * args.workers as f64 * args.price / (rate * 3600.0),
+        copies(args, outcome),
     )
+}
+
+/// How questions are routed, with the copies of hot documents.
+fn way(args: &WorldArgs) -> String {
+    let name = name(args.routing);
+    if args.copies < 2 || args.hot == 0 {
+        return name.to_owned();
+    }
+    format!("{name}, {} copies of {}", args.copies, args.hot)
+}
+
+/// What copies took before a run, for each worker.
+fn copies(args: &WorldArgs, outcome: &Outcome) -> String {
+    let Copies { n, fetched_bytes, reading } = outcome.copies;
+    let each = |sum: f64| sum / args.workers as f64;
+    match args.storage {
+        _ if n == 0 => "-".to_owned(),
+        Storage::Store => format!("{n}: {:.1} GB a worker", each(fetched_bytes as f64) / 1e9),
+        Storage::Disk => format!("{n}: {:.0} h a worker", each(reading) / 3600.0),
+    }
 }
 
 /// The tables in Markdown, and the plot as SVG.
@@ -150,18 +176,28 @@ pub fn study(args: &StudyArgs) -> Result<(String, String)> {
     let mut text = String::new();
     let mut series = Vec::new();
     let ways = [
-        (Routing::Prefix, Storage::Store),
-        (Routing::Prefix, Storage::Disk),
-        (Routing::Random, Storage::Store),
-        (Routing::Random, Storage::Disk),
-        (Routing::RoundRobin, Storage::Store),
-        (Routing::RoundRobin, Storage::Disk),
+        (Routing::Prefix, Storage::Store, false),
+        (Routing::Prefix, Storage::Disk, false),
+        (Routing::Prefix, Storage::Store, true),
+        (Routing::Prefix, Storage::Disk, true),
+        (Routing::Random, Storage::Store, false),
+        (Routing::Random, Storage::Disk, false),
+        (Routing::RoundRobin, Storage::Store, false),
+        (Routing::RoundRobin, Storage::Disk, false),
     ];
     writeln!(text, "{HEAD}")?;
-    for (routing, storage) in ways {
+    for (routing, storage, has_copies) in ways {
         let mut points = Vec::new();
         for workers in args.all_workers.iter().copied() {
-            let world = World::new(&WorldArgs { routing, storage, workers, ..args.world.clone() })?;
+            let mut world = WorldArgs { routing, storage, workers, ..args.world.clone() };
+            if has_copies {
+                (world.hot, world.copies) = (HOT, workers / 4);
+                // A quarter of few workers is one, which is no copy.
+                if world.copies < 2 {
+                    continue;
+                }
+            }
+            let world = World::new(&world)?;
             let rate = world.highest_rate();
             // Where none is in time: what happens at the lowest load.
             let shown = if rate > 0.0 { rate } else { LOADS[0] * world.limit() };
@@ -173,7 +209,8 @@ pub fn study(args: &StudyArgs) -> Result<(String, String)> {
             }
         }
         let what = if storage == Storage::Store { "object store" } else { "own disks" };
-        let name = format!("{}, {what}", name(routing));
+        let copies = if has_copies { " with copies" } else { "" };
+        let name = format!("{}{copies}, {what}", name(routing));
         series.push(Series { name, points, is_reference: storage == Storage::Disk });
     }
     let axis =
@@ -183,4 +220,31 @@ pub fn study(args: &StudyArgs) -> Result<(String, String)> {
     let (percent, within) = (100.0 * args.world.share, args.world.within);
     let title = format!("Questions an hour, {percent:.0} % of them answered within {within} s");
     Ok((text, chart.svg(&title)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::options::{Command, Options};
+
+    #[test]
+    fn the_table_has_copies_and_what_they_took() {
+        let words = "scale study --all-workers 2,8 --documents 40 --questions 5 --longest 40000";
+        let Command::Study(args) = Options::parse_from(words.split(' ')).command else {
+            panic!("not the study");
+        };
+        let (text, _) = study(&args).unwrap();
+        let cells = |line: &str| line.split('|').count();
+        let (first, rest) = text.split_once('\n').unwrap();
+        assert!(rest.lines().all(|row| cells(row) == cells(first)), "{text}");
+        let of = |what: &str| text.lines().filter(|row| row.contains(what)).collect::<Vec<_>>();
+        // Two workers of eight; of two workers there is no quarter.
+        let copies = of("| 8 | prefix, 2 copies of 200 |");
+        assert_eq!(copies.len(), 2, "{text}");
+        assert!(copies[0].contains("| store |") && copies[0].contains("| 40: "), "{text}");
+        assert!(copies[0].contains("GB a worker") && copies[1].contains("h a worker"), "{text}");
+        assert!(of("| 2 | prefix, ").is_empty(), "{text}");
+    }
 }

@@ -149,6 +149,8 @@ impl Worker {
             return false;
         }
         if known {
+            // A question is a use of the document on the disk too, wherever it is answered from.
+            self.disk.touch(ask.doc);
             self.waiting.push_back(Job::Ask { ask, on_disk: OnDisk::NotAsked });
             return false;
         }
@@ -157,11 +159,10 @@ impl Worker {
         true
     }
 
-    /// A session is in memory, and those for whom it was opened can begin. A question that was not
-    /// come to yet finds it there, or has it opened once more where it was given up since.
-    pub fn opened(&mut self, opened: Doc, size: u64) {
+    /// A session was put into memory, and those for whom it was opened can begin. A question that
+    /// was not come to yet finds it there, or has it opened once more where it was given up since.
+    pub fn opened(&mut self, opened: Doc) {
         self.opening.remove(&opened);
-        self.memory.insert(opened, size);
         for job in &mut self.waiting {
             if let Job::Ask { ask, on_disk: on_disk @ OnDisk::Opening } = job
                 && ask.doc == opened
@@ -210,7 +211,6 @@ impl Worker {
             return None;
         }
         self.opening.insert(doc);
-        self.disk.touch(doc);
         Some(true)
     }
 
@@ -316,6 +316,11 @@ mod tests {
         worker
     }
 
+    fn open(worker: &mut Worker, doc: Doc) {
+        worker.memory.insert(doc, 1);
+        worker.opened(doc);
+    }
+
     #[test]
     fn a_session_is_opened_for_those_who_asked_for_it() {
         let mut worker = worker(3, 2);
@@ -323,8 +328,8 @@ mod tests {
             assert!(!worker.ask(ask(question, doc), true));
         }
         assert_eq!(worker.admit(), [1, 2], "one opening serves both questions");
-        worker.opened(1, 1);
-        worker.opened(2, 1);
+        open(&mut worker, 1);
+        open(&mut worker, 2);
         // The first document is given up, but its questions have it.
         assert!(worker.admit().is_empty());
         assert_eq!(worker.reading.len(), 3);
@@ -335,12 +340,12 @@ mod tests {
         let mut worker = worker(1, 2);
         worker.ask(ask(0, 1), true);
         assert_eq!(worker.admit(), [1]);
-        worker.opened(1, 1);
+        open(&mut worker, 1);
         assert!(worker.admit().is_empty());
         // The only place is taken when these come.
         worker.ask(ask(1, 2), true);
         worker.ask(ask(2, 1), true);
-        worker.opened(2, 1);
+        open(&mut worker, 2);
         worker.reading.clear();
         assert!(worker.admit().is_empty());
         worker.reading.clear();

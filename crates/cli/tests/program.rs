@@ -8,6 +8,8 @@ mod inputs;
 mod kv;
 #[cfg(unix)]
 mod models;
+#[cfg(unix)]
+mod nginx;
 mod options;
 mod outputs;
 mod plan;

@@ -2,10 +2,9 @@
 //! servers behind nginx, of which one is killed.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use longview_library::shared::{Published, Share, ShareKey};
 use longview_object_server::{BUCKET, Fault, ObjectServer, Proxy, files_below};
 use serde_json::{Value, json};
 
+use crate::nginx::Nginx;
 use crate::support::serving::{Headers, Serving, ask, send};
 use crate::support::{TempFolder, command};
 
@@ -249,63 +249,29 @@ fn a_copy_that_failed_is_made_when_the_storage_answers_again() {
     assert_eq!(metric(&server, "longview:shared_failed_total"), 1.0);
 }
 
-/// nginx over two servers: one port takes turns, the other goes by the header `x-document`.
-struct Nginx {
-    child: Child,
-    in_turns: String,
-    sticky: String,
-}
-
-impl Nginx {
-    /// `None` where there is no nginx, which CI does not allow.
-    fn start(folder: &TempFolder, servers: [&Serving; 2]) -> Option<Self> {
-        let paths = std::env::var_os("PATH").unwrap_or_default();
-        let paths = std::env::split_paths(&paths).chain([PathBuf::from("/usr/sbin")]);
-        let Some(program) = paths.map(|path| path.join("nginx")).find(|path| path.is_file()) else {
-            assert!(std::env::var_os("REQUIRE_NGINX").is_none(), "there is no nginx");
-            // Not `eprintln`, which tests that pass keep for themselves.
-            let _ =
-                writeln!(std::io::stderr(), "NOT RUN: two servers behind nginx: it is not here");
-            return None;
-        };
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let (in_turns, sticky) = (free(), free());
-        let [a, b] = servers.map(|serving| &serving.address);
-        let file = folder.write(
-            "nginx.conf",
-            include_str!("../../../packaging/nginx.conf")
-                .replace("10.0.0.1:8080", a)
-                .replace("10.0.0.2:8080", b)
-                .replace("listen 80;", &format!("listen {in_turns};"))
-                .replace("listen 81;", &format!("listen {sticky};"))
-                .replace("# For a test: ", ""),
-        );
-        let child = Command::new(program)
-            .arg("-p")
-            .arg(folder.path())
-            .arg("-c")
-            .arg(file)
-            .arg("-e")
-            .arg(folder.file("error.log"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let end = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(&sticky).is_err() {
-            let log = || fs::read_to_string(folder.file("error.log")).unwrap_or_default();
-            assert!(Instant::now() < end, "nginx listens: {}", log());
-            thread::sleep(Duration::from_millis(10));
-        }
-        Some(Self { child, in_turns, sticky })
+/// The text of a stream, and why it ended.
+fn streamed(address: &str, headers: Headers<'_>, body: &str) -> (String, String) {
+    let mut answer = Vec::new();
+    send(address, "POST", CHAT, headers, body).read_to_end(&mut answer).unwrap();
+    let body_at = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    let (mut rest, mut events) = (&answer[body_at..], Vec::new());
+    // Chunks, each behind its length, may end anywhere in an event.
+    while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
+        let size = std::str::from_utf8(&rest[..end]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        events.extend_from_slice(&rest[end + 2..end + 2 + size]);
+        rest = &rest[end + 2 + size + 2..];
     }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    let events = String::from_utf8(events).unwrap();
+    assert!(events.contains("data: [DONE]"), "{events}");
+    let (mut text, mut reason) = (String::new(), String::new());
+    for event in events.lines().filter_map(|line| line.strip_prefix("data: {")) {
+        let event: Value = serde_json::from_str(&format!("{{{event}")).unwrap();
+        let choice = &event["choices"][0];
+        text += choice["delta"]["content"].as_str().unwrap_or_default();
+        reason += choice["finish_reason"].as_str().unwrap_or_default();
     }
+    (text, reason)
 }
 
 #[test]
@@ -314,7 +280,7 @@ fn two_servers_behind_nginx_of_which_one_is_killed() {
     let library = |name: &str| folder.file(name).to_str().unwrap().to_owned();
     let servers = ["a", "b"].map(|name| serving(storage.address(), &library(name), &[]));
     let [a, b] = &servers;
-    let Some(nginx) = Nginx::start(&folder, [a, b]) else { return };
+    let Some(nginx) = Nginx::start(&folder, [&a.address, &b.address], &[]) else { return };
     let n_sent = || servers.iter().map(|s| metric(s, "longview:shared_sent_total")).sum::<f64>();
     let wait_for_sent = |n: f64| {
         let end = Instant::now() + Duration::from_secs(30);
@@ -372,14 +338,16 @@ fn two_servers_behind_nginx_of_which_one_is_killed() {
     assert!(!rest.contains("[DONE]") && !rest.contains("finish_reason\":\"length"), "{rest}");
     assert!(!rest.ends_with("\r\n0\r\n\r\n"), "the body is not complete: {rest}");
 
-    // The same request again goes to the other server, which has not read the document either.
+    // The same request again goes to the other server, which has not read the document either, and
+    // is answered as by a server that nothing happened to.
     let fetched = metric(other, "longview:shared_fetched_total");
     let read = metric(other, "llamacpp:prompt_tokens_total");
-    let short = question(&built["id"]);
-    let answer = post(&nginx.sticky, CHAT, &document, &short);
-    assert!(cached(&answer) >= built["n_tokens"].as_u64().unwrap() - 1, "{answer}");
+    let again = streamed(&nginx.sticky, &document, &stream_of(2000));
     assert_eq!(metric(other, "longview:shared_fetched_total"), fetched + 1.0);
     assert!(metric(other, "llamacpp:prompt_tokens_total") - read < 20.0);
+    let undisturbed = serving(storage.address(), &library("c"), &[]);
+    assert_eq!(again, streamed(&undisturbed.address, &[], &stream_of(2000)));
+    assert!(again.0.len() > 2000 && again.1 == "length", "{again:?}");
 
     // Told to end, a server completes what it streams.
     let mut stream = send(&nginx.in_turns, "POST", CHAT, &[], &stream_of(200));

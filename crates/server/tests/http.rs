@@ -6,6 +6,7 @@ mod contexts;
 mod drafts;
 mod faults;
 mod forms;
+mod gauges;
 mod grammars;
 mod guards;
 #[cfg(feature = "kv-events")]

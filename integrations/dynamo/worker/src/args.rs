@@ -1,5 +1,7 @@
 //! The words of the command line: Dynamo's own, and where the server is.
 
+use std::time::Duration;
+
 use dynamo_backend_common::{CommonArgs, DisaggregationMode, DynamoError, WorkerConfig};
 
 use crate::engine::{LongviewEngine, Options};
@@ -17,6 +19,9 @@ pub struct Args {
     /// Its first key, if it has keys
     #[arg(long, env = "LONGVIEW_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
+    /// Seconds to wait for a server that is not ready
+    #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
+    pub ready_timeout: Duration,
     /// The server's --kv-events; without it the router does not know what it holds
     #[arg(long)]
     pub kv_events: Option<String>,
@@ -62,6 +67,7 @@ impl Args {
         let options = Options {
             server: self.server,
             api_key: self.api_key,
+            ready_timeout: self.ready_timeout,
             kv_events: self.kv_events,
             kv_events_topic: self.kv_events_topic,
             model_path: self.model_path,
@@ -69,4 +75,11 @@ impl Args {
         };
         Ok((LongviewEngine::new(options)?, config))
     }
+}
+
+/// A time to wait: above 0, and one that a clock can count.
+fn seconds(word: &str) -> Result<Duration, String> {
+    let time = word.parse().ok().and_then(|s: f64| Duration::try_from_secs_f64(s).ok());
+    time.filter(|time| !time.is_zero())
+        .ok_or_else(|| format!("{word} is not a number of seconds above 0"))
 }

@@ -1,7 +1,7 @@
 //! What Dynamo drives: a server that is asked for each request, and watched.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_stream::stream;
 use async_trait::async_trait;
@@ -11,22 +11,17 @@ use dynamo_backend_common::{
     MetricsBindings, MetricsCtx, PreprocessedRequest, SnapshotPublisher,
 };
 use futures::stream::BoxStream;
-use reqwest::StatusCode;
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use crate::error::gone;
+use crate::ready::{LOOKS, Watched, wait_until_ready};
 use crate::request::Body;
 use crate::server::{Answer, Part, Props, Server};
 
 /// Tokens of a block in the server's events. A router drops events of blocks of another size.
 pub(crate) const BLOCK_TOKENS: u32 = 64;
-/// How long a server may load its model, in looks.
-const START_LOOKS: u32 = 600;
-/// How often it is asked whether it lives, and how often in a row it may not answer.
-const LOOKS: Duration = Duration::from_secs(1);
-const MOST_MISSED: u32 = 3;
 /// The only rank there is.
 const RANK: u32 = 0;
 
@@ -35,6 +30,7 @@ const RANK: u32 = 0;
 pub(crate) struct Options {
     pub(crate) server: String,
     pub(crate) api_key: Option<String>,
+    pub(crate) ready_timeout: Duration,
     pub(crate) kv_events: Option<String>,
     pub(crate) kv_events_topic: String,
     pub(crate) model_path: String,
@@ -84,26 +80,15 @@ impl LongviewEngine {
         let started = started.as_ref().ok_or_else(|| gone("this worker has not been started"))?;
         Ok((started.props.n_ctx, Arc::clone(&started.answers)))
     }
-
-    async fn wait_until_ready(&self) -> Result<(), DynamoError> {
-        let address = self.server.address();
-        tracing::info!("waiting for the server at {address}");
-        for _ in 0..START_LOOKS {
-            if self.server.health().await == Some(StatusCode::OK) {
-                return Ok(());
-            }
-            sleep(LOOKS).await;
-        }
-        Err(gone(format!("{address}: no server was ready in time")))
-    }
 }
 
 #[async_trait]
 impl LLMEngine for LongviewEngine {
     async fn start(&self, _worker_id: u64) -> Result<EngineConfig, DynamoError> {
-        self.wait_until_ready().await?;
+        let timeout = self.options.ready_timeout;
+        wait_until_ready(&self.server, timeout, LOOKS).await?;
         let props = self.server.props().await?;
-        let watch = watch(Arc::clone(&self.server), props, Arc::clone(&self.loads));
+        let watch = watch(Arc::clone(&self.server), props, Arc::clone(&self.loads), timeout);
         let watch = tokio::spawn(watch).abort_handle();
         *self.started() = Some(Started { props, watch, answers: Arc::default() });
         Ok(EngineConfig {
@@ -236,20 +221,22 @@ fn n_blocks(props: Props) -> u64 {
 }
 
 /// Tells the load of the server, and ends this worker when the server is gone: then Dynamo sends it
-/// no request any more. A server that answers without being ready comes back.
-async fn watch(server: Arc<Server>, props: Props, loads: Loads) {
-    let mut missed = 0;
-    while missed < MOST_MISSED {
+/// no request any more. A server that answers without being ready may come back.
+async fn watch(server: Arc<Server>, props: Props, loads: Loads, timeout: Duration) {
+    let mut watched = Watched::default();
+    let why = loop {
         sleep(LOOKS).await;
-        missed = if server.health().await.is_some() { 0 } else { missed + 1 };
+        if let Some(why) = watched.saw(server.health().await, Instant::now(), timeout) {
+            break why;
+        }
         let publisher = loads.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(publisher) = publisher
             && let Some(usage) = server.kv_usage().await
         {
             publisher.publish(RANK, snapshot(usage, n_blocks(props)));
         }
-    }
-    tracing::error!("{} does not answer any more: this worker ends", server.address());
+    };
+    tracing::error!("{} {why}: this worker ends", server.address());
     if let Err(error) = kill_process(getpid(), Signal::TERM) {
         tracing::error!("this worker cannot end itself: {error}");
     }

@@ -7,6 +7,7 @@
 mod args;
 mod engine;
 mod error;
+mod ready;
 mod request;
 mod server;
 #[cfg(test)]

@@ -164,6 +164,12 @@ mod tests {
     }
 
     #[test]
+    fn no_token_is_asked_for_where_none_is_wanted() {
+        let stops = StopConditions { max_tokens: Some(0), ..StopConditions::default() };
+        assert_eq!(body(request(SamplingOptions::default(), stops))["max_tokens"], json!(0));
+    }
+
+    #[test]
     fn a_prompt_that_fills_the_context_still_asks_for_a_token() {
         let mut long = request(SamplingOptions::default(), StopConditions::default());
         long.token_ids = Arc::new(vec![1; 5000]);

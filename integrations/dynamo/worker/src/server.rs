@@ -1,5 +1,6 @@
 //! One Longview server, as a client on the same machine sees it.
 
+use std::fmt;
 use std::time::Duration;
 
 use dynamo_backend_common::{CompletionUsage, DynamoError};
@@ -12,9 +13,9 @@ use crate::request::Body;
 
 /// A connection to this machine is there at once, or never.
 const CONNECTS: Duration = Duration::from_secs(10);
-/// How long the server may take to say how it is. Answers take as long as they take: who generates
-/// them is found gone by the connection.
-const SAYS: Duration = Duration::from_secs(2);
+/// How long the server may take to say how it is, which is long where the machine is busy. Answers
+/// take as long as they take: who generates them is found gone by the connection.
+const SAYS: Duration = Duration::from_secs(10);
 /// The part of a refusal that is shown where it is not in the server's form.
 const SHOWN_BYTES: usize = 200;
 
@@ -23,6 +24,27 @@ const SHOWN_BYTES: usize = 200;
 pub(crate) struct Server {
     client: Client,
     address: String,
+}
+
+/// How it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// It serves requests.
+    Ready,
+    /// It answers, and serves none.
+    NotReady,
+    /// Nobody answers.
+    Silent,
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ready => "is ready",
+            Self::NotReady => "answers, and is not ready",
+            Self::Silent => "does not answer",
+        })
+    }
 }
 
 /// How it was started.
@@ -55,9 +77,13 @@ impl Server {
         &self.address
     }
 
-    /// Its status; `None` if nobody answers.
-    pub(crate) async fn health(&self) -> Option<StatusCode> {
-        self.get("/health").await.ok().map(|response| response.status())
+    /// How it is.
+    pub(crate) async fn health(&self) -> Health {
+        match self.get("/health").await {
+            Ok(response) if response.status() == StatusCode::OK => Health::Ready,
+            Ok(_) => Health::NotReady,
+            Err(_) => Health::Silent,
+        }
     }
 
     /// # Errors

@@ -259,3 +259,21 @@ fn other_roles_are_refused() {
     let error = Args::parse_from(words).engine().err().expect("refused");
     assert!(error.to_string().contains("--disaggregation-mode"), "{error}");
 }
+
+#[tokio::test]
+async fn a_server_is_waited_for_as_long_as_is_said() {
+    let words = ["worker", "--model-path", "needle", "--server", "http://127.0.0.1:9"];
+    let timeout = |more: &[&str]| {
+        Args::try_parse_from(words.iter().chain(more)).map(|args| args.ready_timeout)
+    };
+    assert_eq!(timeout(&[]).unwrap(), Duration::from_secs(3600), "as the worker in Python");
+    for wrong in ["0", "-1", "inf", "soon"] {
+        assert!(timeout(&[&format!("--ready-timeout={wrong}")]).is_err(), "{wrong}");
+    }
+    let words = words.iter().chain(&["--ready-timeout", "0.5"]);
+    let (engine, _) = Args::parse_from(words).engine().unwrap();
+    let began = Instant::now();
+    let error = engine.start(1).await.expect_err("nobody listens there").to_string();
+    assert!(error.contains("does not answer") && error.contains("now 0.5 s"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
