@@ -9,8 +9,9 @@ Three measurements, each on servers that do nothing else, on loopback:
 shared   Longview alone: questions about one document that was read, one at a time and all at once.
 slots    Both: prompts that have nothing in common and were read before, as many at once as there
          are slots.
-restart  Both: a document was read, both servers end and start again, and a question about it comes.
-         llama-server reads it again: it keeps no prompts on disk unless its clients save slots.
+restart  Both: a question about a document was answered, both servers end and start again, and
+         another question about it comes. Clients say nothing but what they ask. llama-server reads
+         the document again: it keeps no prompts on disk unless its clients save slots.
 
 Programs and models are those of run.py. Answers have --answer tokens, at temperature 0, and go on
 where the model would end. Text has to be long enough for all documents.
@@ -165,6 +166,11 @@ def slots(args, model):
           f"tokens/s | Longview {ours:.1f} | {ours / theirs:.2f} |", flush=True)
 
 
+def question(document, words):
+    content = f"{document}\n\n{words}"
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0}
+
+
 def restart(args, model):
     took, document = {}, None
     for kind in (Longview, LlamaServer):
@@ -174,10 +180,8 @@ def restart(args, model):
             with serving(server.command) as port:
                 document, = documents(args, port, 1, args.slot_tokens)
                 say(f"reading {args.slot_tokens:,} tokens")
-                call(port, "/v1/contexts", {"text": document})
-        content = f"{document}\n\n{QUESTIONS[0]}"
-        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1,
-                "temperature": 0}
+                call(port, "/v1/chat/completions", question(document, QUESTIONS[1]))
+        body = question(document, QUESTIONS[0])
         with serving(server.command) as port:
             start = time.monotonic()
             usage = call(port, "/v1/chat/completions", body)["usage"]
