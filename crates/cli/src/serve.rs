@@ -1,6 +1,7 @@
 //! `longview serve`: a model for other programs, over HTTP.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use crate::device::with_device;
 use crate::files::input;
 use crate::interrupt::Interrupt;
 use crate::load::{self, ModelArgs};
+use crate::log::LogFormat;
 use crate::out::note;
 use crate::share::ShareArgs;
 use crate::{kv, log, template, units};
@@ -147,6 +149,16 @@ pub struct ServeArgs {
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = one_of(log::LEVELS))]
     log: LevelFilter,
 
+    /// How these lines look: text: the message; json: an object in each line with time, level and
+    /// fields, of a request its id, route, status and ms.
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "text",
+        value_parser = one_of(log::FORMATS)
+    )]
+    log_format: LogFormat,
+
     #[command(flatten)]
     policy: PolicyArgs,
 
@@ -189,7 +201,7 @@ impl KvEventsArgs {
 
 /// Serves until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<()> {
-    log::show(args.log)?;
+    log::show(args.log, args.log_format)?;
     let server = options(args)?;
     let keys = server.api_keys.clone();
     let mut folder = open(args)?;
@@ -356,6 +368,10 @@ fn facts(
 
 /// Where it listens, and a line to try it with.
 fn introduce(args: &ServeArgs, keys: &[ApiKey], server: &Server, name: &str) {
+    let note = |line: fmt::Arguments<'_>| match args.log_format {
+        LogFormat::Text => note(line),
+        LogFormat::Json => log::note(line),
+    };
     let address = server.address();
     let places = units::count(args.parallel);
     note(format_args!("serving {name} at http://{address}/v1, {places} at a time; Ctrl-C ends it"));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::app::{App, aside, parse};
 use crate::asked::no_model;
 use crate::caller::Caller;
-use crate::conversation::{messages, template_fields};
+use crate::conversation::{asked, messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::job::Slot;
@@ -201,13 +201,16 @@ pub(crate) async fn apply_template(app: Caller, body: Bytes) -> Result<Response<
     let body = aside(move || {
         let body = parse(&body)?;
         let mut fields = Fields::of(&body)?;
-        let mut messages = app.model.as_known(messages(&mut fields)?);
-        let tools = Tools::read(&mut fields)?.tell(&app.model, &mut messages);
+        let mut told = match fields.flag("add_generation_prompt")? {
+            Some(false) => Conversation { messages: messages(&mut fields)?, ..Default::default() },
+            _ => asked(&mut fields)?,
+        };
         let is_asked = fields.flag("add_generation_prompt")?.unwrap_or(true);
-        let extra = template_fields(&mut fields)?;
+        told.messages = app.model.as_known(told.messages);
+        told.tools = Tools::read(&mut fields)?.tell(&app.model, &mut told.messages);
+        told.extra = template_fields(&mut fields)?;
         app.note_unknown(&fields);
-        let conversation = Conversation { messages, tools, extra, ..Conversation::default() };
-        Ok(json!({ "prompt": app.model.render(conversation, is_asked)? }))
+        Ok(json!({ "prompt": app.model.render(told, is_asked)? }))
     });
     Ok(json_response(StatusCode::OK, &body.await?))
 }

@@ -19,6 +19,7 @@ mod prefill;
 mod refusals;
 mod repeat;
 mod scopes;
+mod slots;
 mod streams;
 mod support;
 mod thoughts;

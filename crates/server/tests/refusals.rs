@@ -39,7 +39,7 @@ fn fields() -> Vec<(Value, &'static str)> {
         (json!({ "logit_bias": { "x": 1 } }), "logit_bias"),
         (json!({ "logit_bias": { "999999": 1 } }), "logit_bias"),
         (json!({ "logit_bias": { "1": 101 } }), "logit_bias"),
-        (json!({ "logit_bias": [] }), "logit_bias"),
+        (json!({ "logit_bias": [[]] }), "logit_bias"),
         (json!({ "logprobs": 21 }), "logprobs"),
         (json!({ "stop": [""] }), "stop"),
         (json!({ "stop": 5 }), "stop"),

@@ -31,6 +31,7 @@ use longview_ops::Backend;
 use longview_scheduler::SchedulerError;
 use pollster::block_on;
 use tokio::sync::oneshot;
+use tracing::field::display;
 use tracing::{error, warn};
 
 use self::begun::Begun;
@@ -284,6 +285,10 @@ impl<B: Backend + 'static> Worker<B> {
                 self.kept.forget(scope, id);
                 self.disk_changed();
             }
+            Message::Erase { scope, tokens, erased } => {
+                self.kept.erase(scope, &tokens);
+                let _ = erased.send(());
+            }
             Message::Drain => self.draining = Some(Instant::now()),
         }
     }
@@ -382,7 +387,7 @@ impl<B: Backend + 'static> Worker<B> {
                 let n_started = self.n_started.entry(run.job.scope).or_default();
                 *n_started += 1;
                 run.task = *n_started;
-                self.metrics.cached_tokens.increment(run.n_cached as u64);
+                self.metrics.cached(run.n_cached);
                 run.send_progress(run.n_cached);
                 self.runs.push(run);
             }
@@ -627,10 +632,12 @@ impl<B: Backend + 'static> Worker<B> {
             let mut events = Vec::new();
             let (engine, how) = (&self.engine, &run.job.how);
             let tokenizer = &self.model.tokenizer;
+            let n_before = choice.n_generated;
             let result = guarded(|| {
                 let step = choice.look(how);
                 choice.advance(engine, tokenizer, how, &mut events).map(|()| step)
             });
+            self.metrics.predicted(choice.n_generated - n_before);
             if let Ok(Some(step)) = &result {
                 run.send_step(step);
             }
@@ -655,7 +662,8 @@ impl<B: Backend + 'static> Worker<B> {
         let run = self.runs.swap_remove(i);
         self.metrics.failed.increment(1);
         let error = self.reason(error);
-        error!("a request failed: {}", error.json());
+        let request_id = run.job.request_id.as_ref().map(display);
+        error!(request_id, "a request failed: {}", error.json());
         self.count();
         run.send(Event::Failed(error));
     }
@@ -666,6 +674,7 @@ impl<B: Backend + 'static> Worker<B> {
             if self.runs[i].is_done() {
                 let run = self.runs.swap_remove(i);
                 let summary = run.summary();
+                self.metrics.ended(&summary);
                 // Who has its answer finds its place free.
                 self.count();
                 self.close(run, Some(summary));

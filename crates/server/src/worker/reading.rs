@@ -134,6 +134,7 @@ impl<B: Backend + 'static> Worker<B> {
             choice.session.reset_stats();
             choice.advance(&self.engine, &self.model.tokenizer, &run.job.how, &mut events)?;
         }
+        self.metrics.predicted(choices.iter().map(|choice| choice.n_generated).sum());
         run.phase = Phase::Answering(choices);
         events.into_iter().for_each(|event| run.send(event));
         Ok(())
