@@ -395,3 +395,27 @@ fn introduce(args: &ServeArgs, keys: &[ApiKey], server: &Server, name: &str) {
     let key = (!keys.is_empty()).then_some("KEY");
     note(format_args!("  {}", curl_line(address, is_embedded(args), key)));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use clap::Command;
+
+    use super::*;
+
+    /// Those of parts that other commands have too are among them.
+    #[test]
+    fn every_argument_has_its_variable() {
+        let command = ServeArgs::augment_args(Command::new("serve"));
+        let names: Vec<_> = command.get_arguments().map(|arg| arg.get_id().as_str()).collect();
+        for known in ["model", "ctx_size", "policy", "budget", "kv_type", "rope_scaling", "share"] {
+            assert!(names.contains(&known), "{known}: {names:?}");
+        }
+        for arg in command.get_arguments() {
+            let long = arg.get_long().unwrap_or_else(|| panic!("{} has no name", arg.get_id()));
+            let name = format!("LONGVIEW_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(arg.get_env(), Some(OsStr::new(&name)), "--{long}");
+        }
+    }
+}

@@ -15,6 +15,9 @@ use crate::keys::SharedKey;
 /// Seconds after which a client may ask again where the server is full or not ready.
 const RETRY_AFTER_S: u64 = 1;
 
+/// The code of what is no number.
+const NUMERIC: &str = "numeric_error";
+
 /// A request that is refused or failed. In a box, because most results are none.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError(Box<Parts>);
@@ -100,6 +103,11 @@ impl ApiError {
     pub(crate) fn with(mut self, name: &str, value: Value) -> Self {
         self.0.more.insert(name.to_owned(), value);
         self
+    }
+
+    /// Whether the model made something that is no number.
+    pub(crate) fn is_numeric(&self) -> bool {
+        self.0.code == NUMERIC
     }
 
     /// Whether what it needs is not there any more.
@@ -197,8 +205,8 @@ impl From<EngineError> for ApiError {
             }
             EngineError::Sampling { .. } => Self::bad("invalid_value", error.to_string()),
             EngineError::Chat(_) => Self::bad("chat_template", error.to_string()),
-            EngineError::NonFinite { .. } => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "numeric_error", error.to_string())
+            EngineError::NonFinite { .. } | EngineError::Scheduler(SchedulerError::NonFinite) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, NUMERIC, error.to_string())
             }
             _ => Self::internal(error.to_string()),
         }

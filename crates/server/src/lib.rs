@@ -24,6 +24,7 @@ mod example;
 mod fields;
 mod gbnf;
 mod guard;
+mod idle;
 mod job;
 mod keys;
 mod known;

@@ -662,6 +662,10 @@ impl<B: Backend + 'static> Worker<B> {
         let run = self.runs.swap_remove(i);
         self.metrics.failed.increment(1);
         let error = self.reason(error);
+        if error.is_numeric() {
+            // What it went on from is no better.
+            self.kept.erase(run.job.scope, &run.job.ids);
+        }
         let request_id = run.job.request_id.as_ref().map(display);
         error!(request_id, "a request failed: {}", error.json());
         self.count();
