@@ -40,7 +40,9 @@ const MIN_SEQUENCES: usize = 4;
 #[command(
     mut_arg("model", |arg| arg.required_unless_present(Resettable::Reset)),
     mut_args(|arg| {
-        let name = format!("LONGVIEW_{}", arg.get_id().as_str().to_uppercase());
+        // By the name that is typed: some are known by another one to the program.
+        let name = arg.get_long().unwrap_or(arg.get_id().as_str());
+        let name = format!("LONGVIEW_{}", name.to_uppercase().replace('-', "_"));
         match arg.get_action() {
             // Set by any value but `0`, `false`, `no` and `off`.
             ArgAction::SetTrue => {
