@@ -85,6 +85,11 @@ async fn answer(app: Caller, body: Bytes, endpoint: Endpoint) -> Result<Response
     Ok(json_response(StatusCode::OK, &form.whole(events).await?))
 }
 
+/// Reads a request, and counts the tokens of its prompts.
+pub(crate) fn n_tokens(app: &Caller, body: &[u8], endpoint: Endpoint) -> Result<usize, ApiError> {
+    Ok(read(app, body, endpoint)?.prompts.iter().map(Vec::len).sum())
+}
+
 fn read(app: &Caller, body: &[u8], endpoint: Endpoint) -> Result<Read, ApiError> {
     let body = parse(body)?;
     let mut fields = Fields::of(&body)?;

@@ -68,6 +68,11 @@ pub(crate) async fn count_tokens(app: Caller, body: Bytes) -> Result<Response<Bo
     Ok(json_response(StatusCode::OK, &body.await?))
 }
 
+/// Reads a request, and counts the tokens of its prompt.
+pub(crate) fn n_tokens(app: &Caller, body: &[u8]) -> Result<usize, ApiError> {
+    Ok(read(app, body)?.ids.len())
+}
+
 fn read(app: &Caller, body: &[u8]) -> Result<Read, ApiError> {
     let body = parse(body)?;
     let mut fields = Fields::of(&body)?;
