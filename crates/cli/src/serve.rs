@@ -1,6 +1,7 @@
 //! `longview serve`: a model for other programs, over HTTP.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use crate::device::with_device;
 use crate::files::input;
 use crate::interrupt::Interrupt;
 use crate::load::{self, ModelArgs};
+use crate::log::LogFormat;
 use crate::out::note;
 use crate::share::ShareArgs;
 use crate::{kv, log, template, units};
@@ -38,7 +40,9 @@ const MIN_SEQUENCES: usize = 4;
 #[command(
     mut_arg("model", |arg| arg.required_unless_present(Resettable::Reset)),
     mut_args(|arg| {
-        let name = format!("LONGVIEW_{}", arg.get_id().as_str().to_uppercase());
+        // By the name that is typed: some are known by another one to the program.
+        let name = arg.get_long().unwrap_or(arg.get_id().as_str());
+        let name = format!("LONGVIEW_{}", name.to_uppercase().replace('-', "_"));
         match arg.get_action() {
             // Set by any value but `0`, `false`, `no` and `off`.
             ArgAction::SetTrue => {
@@ -158,6 +162,16 @@ pub struct ServeArgs {
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = one_of(log::LEVELS))]
     log: LevelFilter,
 
+    /// How these lines look: text: the message; json: an object in each line with time, level and
+    /// fields, of a request its id, route, status and ms.
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "text",
+        value_parser = one_of(log::FORMATS)
+    )]
+    log_format: LogFormat,
+
     #[command(flatten)]
     policy: PolicyArgs,
 
@@ -205,7 +219,7 @@ fn size_or_none(text: &str) -> Result<u64, String> {
 
 /// Serves until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<()> {
-    log::show(args.log)?;
+    log::show(args.log, args.log_format)?;
     let server = options(args)?;
     let keys = server.api_keys.clone();
     let mut folder = open(args)?;
@@ -375,6 +389,10 @@ fn facts(
 
 /// Where it listens, and a line to try it with.
 fn introduce(args: &ServeArgs, keys: &[ApiKey], server: &Server, name: &str) {
+    let note = |line: fmt::Arguments<'_>| match args.log_format {
+        LogFormat::Text => note(line),
+        LogFormat::Json => log::note(line),
+    };
     let address = server.address();
     let places = units::count(args.parallel);
     note(format_args!("serving {name} at http://{address}/v1, {places} at a time; Ctrl-C ends it"));
@@ -397,4 +415,28 @@ fn introduce(args: &ServeArgs, keys: &[ApiKey], server: &Server, name: &str) {
     }
     let key = (!keys.is_empty()).then_some("KEY");
     note(format_args!("  {}", curl_line(address, is_embedded(args), key)));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use clap::Command;
+
+    use super::*;
+
+    /// Those of parts that other commands have too are among them.
+    #[test]
+    fn every_argument_has_its_variable() {
+        let command = ServeArgs::augment_args(Command::new("serve"));
+        let names: Vec<_> = command.get_arguments().map(|arg| arg.get_id().as_str()).collect();
+        for known in ["model", "ctx_size", "policy", "budget", "kv_type", "rope_scaling", "share"] {
+            assert!(names.contains(&known), "{known}: {names:?}");
+        }
+        for arg in command.get_arguments() {
+            let long = arg.get_long().unwrap_or_else(|| panic!("{} has no name", arg.get_id()));
+            let name = format!("LONGVIEW_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(arg.get_env(), Some(OsStr::new(&name)), "--{long}");
+        }
+    }
 }

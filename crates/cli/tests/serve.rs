@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStderr};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::support::{command, longview};
 
 /// A server with a free port, and the rest of what it says.
@@ -31,17 +33,25 @@ fn serve(words: &[&str], variables: &[(&str, &str)]) -> Serving {
     while curl.is_empty() {
         let mut line = String::new();
         assert!(err.read_line(&mut line).unwrap() > 0, "it ended");
+        let line = message(&line);
         if let Some((_, rest)) = line.split_once("http://") {
             address = rest.split_once('/').unwrap().0.to_owned();
         }
         if let Some((_, at)) = line.split_once("a page for people: ") {
             page = Some(at.trim().to_owned());
         }
-        if line.contains("  curl ") {
+        if line.trim_start().starts_with("curl ") {
             curl = line.trim().to_owned();
         }
     }
     Serving { child, err, address, page, curl }
+}
+
+/// What a line says, which may be the message of an object.
+fn message(line: &str) -> String {
+    let object = serde_json::from_str::<Value>(line).ok();
+    let message = object.as_ref().and_then(|object| object["message"].as_str());
+    message.unwrap_or(line).to_owned()
 }
 
 impl Serving {
@@ -60,7 +70,7 @@ impl Serving {
             write!(
                 stream,
                 "POST {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer word\r\n\
-                 connection: close\r\ncontent-length: {n}\r\n\r\n{body}"
+                 x-request-id: req-7\r\nconnection: close\r\ncontent-length: {n}\r\n\r\n{body}"
             )
             .unwrap();
             let mut answer = String::new();
@@ -141,10 +151,52 @@ fn what_it_logs_is_on_stderr_as_far_as_it_is_wanted() {
     assert!(serving.post("/tokenize?secret", r#"{ "content": "Hush" }"#).contains("tokens"));
     let (code, said) = serving.end("-TERM");
     assert_eq!(code, Some(0), "{said}");
-    let wanted = "request{method=POST path=\"/tokenize\"}: answered status=200 ms=";
+    let wanted =
+        "request{method=POST path=\"/tokenize\" request_id=req-7}: answered status=200 ms=";
     assert!(said.lines().any(|line| line.starts_with(wanted)), "{said}");
     assert!(["Hush", "secret", "word"].iter().all(|word| !said.contains(word)), "{said}");
     longview(["serve", "--log", "loud"]).refuses_usage(&["--log", "loud", "info"]);
+}
+
+/// The line of a request that was served, and the same for programs.
+#[test]
+fn a_served_request_is_a_line_of_text_or_an_object() {
+    let serving = serve(&["--port", "0"], &[]);
+    assert!(serving.answer().starts_with("HTTP/1.1 200"));
+    let (code, said) = serving.end("-TERM");
+    assert_eq!(code, Some(0), "{said}");
+    let line = said.trim();
+    assert!(line.starts_with("POST /v1/completions: 200 in "), "{said}");
+    assert!(line.ends_with(" generated request_id=req-7"), "{said}");
+    for (words, variables) in [
+        (&["--port", "0", "--log-format", "json", "--log", "debug"][..], &[][..]),
+        (&["--port", "0"], &[("LONGVIEW_LOG_FORMAT", "json"), ("LONGVIEW_LOG", "debug")]),
+    ] {
+        let serving = serve(words, variables);
+        assert!(serving.answer().starts_with("HTTP/1.1 200"));
+        let (code, said) = serving.end("-TERM");
+        assert_eq!(code, Some(0), "{said}");
+        assert!(!said.contains("pass key"), "a prompt in the log: {said}");
+        let object = |line| serde_json::from_str::<Value>(line).expect("every line is an object");
+        let lines: Vec<_> = said.lines().map(object).collect();
+        for line in &lines {
+            let time = line["timestamp"].as_str().unwrap();
+            assert!(time.starts_with("20") && time.ends_with('Z'), "{line}");
+            assert!(line["level"].is_string() && line["message"].is_string(), "{line}");
+        }
+        let served = lines.iter().find(|line| line["route"].is_string()).expect("its line");
+        let (level, id, route) = (&served["level"], &served["request_id"], &served["route"]);
+        assert_eq!(
+            (level, id, route),
+            (&"INFO".into(), &"req-7".into(), &"/v1/completions".into())
+        );
+        assert_eq!((&served["method"], &served["status"]), (&"POST".into(), &200.into()));
+        assert!(served["ms"].is_u64() && served["n_predicted"].as_u64() > Some(0), "{served}");
+        let answered = lines.iter().rfind(|line| line["message"] == "answered").expect("a line");
+        assert_eq!(answered["span"]["request_id"], "req-7", "{answered}");
+        assert_eq!((&answered["status"], answered["ms"].is_u64()), (&200.into(), true));
+    }
+    longview(["serve", "--log-format", "xml"]).refuses_usage(&["--log-format", "xml", "text"]);
 }
 
 /// Its name asks for the model inside the program as no name does: it has forms of its own.

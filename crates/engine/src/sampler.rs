@@ -128,6 +128,12 @@ impl Sampler {
         Ok(self.choose())
     }
 
+    /// Probabilities and tokens that the last choice was drawn from, the likeliest first; `None`
+    /// where the largest logit was taken.
+    pub fn drawn_from(&self) -> Option<&[(f32, u32)]> {
+        (self.params.temperature > 0.0).then_some(&self.candidates)
+    }
+
     fn take_in(&mut self, logits: impl Iterator<Item = (f32, u32)>) -> Result<(), EngineError> {
         self.candidates.clear();
         self.candidates.extend(logits);
@@ -286,6 +292,20 @@ mod tests {
         assert_eq!(kept(SamplingParams { top_p: 0.5, ..base }), [false, true, false, false, true]);
         assert_eq!(kept(SamplingParams { min_p: 0.3, ..base }), [false, true, true, false, true]);
         assert_eq!(kept(SamplingParams { top_k: 1, ..base }), [false, true, false, false, false]);
+    }
+
+    #[test]
+    fn what_was_drawn_from_is_what_the_cuts_left() {
+        let base = SamplingParams { temperature: 1.0, ..Default::default() };
+        let mut sampler = Sampler::new(SamplingParams { top_k: 3, ..base }, 5).unwrap();
+        let drawn = sampler.sample(&LOGITS, &[]).unwrap();
+        let from = sampler.drawn_from().unwrap();
+        assert_eq!(from.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [1, 4, 2]);
+        assert!(from.iter().any(|(_, id)| *id == drawn));
+        assert!((from.iter().map(|(p, _)| p).sum::<f32>() - 1.0).abs() < 1e-6);
+        let mut greedy = Sampler::new(SamplingParams::default(), 5).unwrap();
+        greedy.sample(&LOGITS, &[]).unwrap();
+        assert_eq!(greedy.drawn_from(), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::app::{App, aside, parse};
 use crate::asked::no_model;
 use crate::caller::Caller;
-use crate::conversation::{messages, template_fields};
+use crate::conversation::{asked, messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::job::Slot;
@@ -198,16 +198,20 @@ pub(crate) async fn detokenize(app: Caller, body: Bytes) -> Result<Response<Body
 
 /// The text that a conversation becomes.
 pub(crate) async fn apply_template(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
-    let body = aside(move || {
-        let body = parse(&body)?;
-        let mut fields = Fields::of(&body)?;
-        let mut messages = app.model.as_known(messages(&mut fields)?);
-        let tools = Tools::read(&mut fields)?.tell(&app.model, &mut messages);
-        let is_asked = fields.flag("add_generation_prompt")?.unwrap_or(true);
-        let extra = template_fields(&mut fields)?;
-        app.note_unknown(&fields);
-        let conversation = Conversation { messages, tools, extra, ..Conversation::default() };
-        Ok(json!({ "prompt": app.model.render(conversation, is_asked)? }))
-    });
+    let body = aside(move || Ok(json!({ "prompt": template_text(&app, &body)? })));
     Ok(json_response(StatusCode::OK, &body.await?))
+}
+
+/// Reads such a request, and makes that text.
+pub(crate) fn template_text(app: &App, body: &[u8]) -> Result<String, ApiError> {
+    let body = parse(body)?;
+    let mut fields = Fields::of(&body)?;
+    let is_asked = fields.flag("add_generation_prompt")?.unwrap_or(true);
+    let whole = |messages| Conversation { messages, ..Conversation::default() };
+    let mut told = if is_asked { asked(&mut fields)? } else { whole(messages(&mut fields)?) };
+    told.messages = app.model.as_known(told.messages);
+    told.tools = Tools::read(&mut fields)?.tell(&app.model, &mut told.messages);
+    told.extra = template_fields(&mut fields)?;
+    app.note_unknown(&fields);
+    app.model.render(told, is_asked)
 }

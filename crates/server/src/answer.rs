@@ -127,7 +127,7 @@ impl Form {
         while let Some(event) = events.recv().await {
             match event {
                 Event::Progress(_) | Event::Step(_) => {}
-                Event::Piece { choice, text, mut logprobs, tokens } => {
+                Event::Piece { choice, text, mut logprobs, tokens, .. } => {
                     let parts = self.calls[choice].push(&text);
                     self.choices[choice].take(parts);
                     self.choices[choice].tokens.extend(tokens);
@@ -283,7 +283,7 @@ impl Script for Form {
                 part.insert("longview".into(), step.json());
                 vec![Value::Object(part)]
             }
-            Event::Piece { choice, text, logprobs, tokens } => {
+            Event::Piece { choice, text, logprobs, tokens, .. } => {
                 self.choices[choice].tokens.extend(tokens);
                 let parts = match self.calls[choice].push(&text) {
                     // Probabilities that are left after the last text.
@@ -321,14 +321,16 @@ impl Script for Form {
 /// The probabilities of tokens as OpenAI's chats have them. Of a token that is a part of a
 /// character the text is U+FFFD, and `bytes` are its own.
 pub(crate) fn probs_json(model: &ModelFacts, probs: &[TokenProb]) -> Value {
-    let one = |id: u32, logprob: f32| {
+    let one = |id: u32, value: f32, name: &str| {
         let piece = model.tokenizer.piece(id).ok();
         let (text, bytes) = piece.map(|piece| (piece.text, piece.bytes)).unwrap_or_default();
-        json!({ "token": text, "id": id, "logprob": logprob, "bytes": bytes })
+        json!({ "token": text, "id": id, name: value, "bytes": bytes })
     };
     let entries = probs.iter().map(|prob| {
-        let mut entry = one(prob.id, prob.logprob);
-        entry["top_logprobs"] = prob.top.iter().map(|(id, logprob)| one(*id, *logprob)).collect();
+        let names = [("logprob", "top_logprobs"), ("prob", "top_probs")];
+        let (name, top) = names[usize::from(prob.is_drawn)];
+        let mut entry = one(prob.id, prob.logprob, name);
+        entry[top] = prob.top.iter().map(|(id, value)| one(*id, *value, name)).collect();
         entry
     });
     entries.collect()
@@ -377,8 +379,8 @@ pub(crate) fn add_summary(body: &mut Map<String, Value>, summary: &Summary) {
     body.extend(summary_json(summary).map(|(name, value)| (name.to_owned(), value)));
 }
 
-/// llama.cpp's timings, and what was attended.
-pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
+/// llama.cpp's timings.
+pub(crate) fn timings_json(summary: &Summary) -> Value {
     let Summary { n_prompt, n_cached, n_predicted, .. } = *summary;
     let n_read = n_prompt - n_cached;
     let per_s = |n: usize, ms: f64| n as f64 * 1e3 / ms.max(1e-6);
@@ -400,6 +402,11 @@ pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
         timings["draft_n"] = summary.n_drafted.into();
         timings["draft_n_accepted"] = summary.n_accepted.into();
     }
+    timings
+}
+
+/// llama.cpp's timings, and what was attended.
+pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
     let mut attended = json!({
         "policy": summary.policy,
         "attended_tokens": summary.attended,
@@ -419,5 +426,5 @@ pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
     if let Some(seen) = &summary.seen {
         seen.add_to(&mut attended);
     }
-    [("timings", timings), ("longview", attended)]
+    [("timings", timings_json(summary)), ("longview", attended)]
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::StatusCode;
 use longview_library::documents::Documents;
@@ -14,12 +14,13 @@ use tracing::info;
 
 use crate::constraint::Grammars;
 use crate::error::{ApiError, clip};
-use crate::fields::Fields;
+use crate::fields::{Fields, wrong};
 use crate::job::{Message, Slots};
 use crate::keys::Keys;
 use crate::log;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
+use crate::slots::Held;
 use crate::texts::Facts;
 
 /// Names of unknown fields that are remembered.
@@ -50,6 +51,8 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) inbox: SyncSender<Message>,
     pub(crate) slots: Slots,
+    /// What requests left in the slots that they named.
+    held: Mutex<Held>,
     /// Places of requests that run or wait.
     places: Arc<Semaphore>,
     state: AtomicU8,
@@ -72,6 +75,7 @@ impl App {
         Self {
             places: Arc::new(Semaphore::new(options.n_slots + options.max_waiting)),
             started_unix_s: now.map_or(0, |now| now.as_secs()),
+            held: Mutex::new(Held::new(options.max_kept)),
             options,
             keys,
             libraries,
@@ -150,6 +154,20 @@ impl App {
             return Err(ApiError::field("prompt", message));
         }
         Ok(())
+    }
+
+    /// What slots hold.
+    pub(crate) fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a slot that there is not.
+    pub(crate) fn check_slot(&self, slot: usize) -> Result<(), ApiError> {
+        if slot < self.options.n_slots {
+            return Ok(());
+        }
+        let most = self.options.n_slots - 1;
+        Err(wrong("id_slot", &format!("a whole number from 0 to {most}, or -1")))
     }
 
     /// Requests that run or wait.

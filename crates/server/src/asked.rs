@@ -2,6 +2,7 @@
 //! say how an answer is generated.
 
 use longview_engine::{Draft, PrefillMode, SamplingParams, resolve_policy};
+use longview_model::tokenizer::Specials;
 use longview_scheduler::{PolicyOptions, Preset};
 use serde_json::Value;
 
@@ -63,6 +64,10 @@ pub(crate) struct How {
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_eos: bool,
     pub(crate) return_progress: bool,
+    /// Whether each part of a stream says what the request took so far.
+    pub(crate) timings_per_token: bool,
+    /// Whether probabilities are those after all cuts.
+    pub(crate) is_after_sampling: bool,
     /// Whether the client wants the tokens of an answer beside its text.
     pub(crate) returns_tokens: bool,
     /// Whether what was read before is used. Its rows lie in the order of its clusters, in which
@@ -79,6 +84,8 @@ pub(crate) struct How {
     pub(crate) keeps_special: bool,
     /// What the client sees of the answer's steps, if it asked for that.
     pub(crate) look: Option<Look>,
+    /// The slot in which it leaves what it read and said.
+    pub(crate) slot: usize,
 }
 
 /// What a request came to: the forms of fields differ.
@@ -117,6 +124,8 @@ impl How {
             stop: Vec::new(),
             ignore_eos: false,
             return_progress: true,
+            timings_per_token: false,
+            is_after_sampling: false,
             returns_tokens: false,
             uses_known: true,
             policy,
@@ -125,6 +134,7 @@ impl How {
             constraint: None,
             keeps_special: false,
             look: None,
+            slot: 0,
         }
     }
 
@@ -162,6 +172,12 @@ impl How {
             Endpoint::Native => true,
             Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => false,
         };
+        let is_after_sampling = match endpoint {
+            Endpoint::Native | Endpoint::Chat => {
+                fields.flag("post_sampling_probs")?.unwrap_or(false)
+            }
+            Endpoint::Completions | Endpoint::Responses | Endpoint::Messages => false,
+        };
         let policy = policy(fields, model)?;
         let prefill = prefill(fields, model, &policy)?;
         Ok(Self {
@@ -175,6 +191,8 @@ impl How {
             stop: stop(fields, endpoint)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
             return_progress: fields.flag("return_progress")?.unwrap_or(false),
+            timings_per_token: fields.flag("timings_per_token")?.unwrap_or(false),
+            is_after_sampling,
             returns_tokens,
             uses_known: fields.flag("cache_prompt")?.unwrap_or(true),
             policy,
@@ -183,6 +201,7 @@ impl How {
             constraint: grammars.read(fields, model)?,
             keeps_special: false,
             look,
+            slot: slot(fields)?,
         })
     }
 
@@ -282,6 +301,14 @@ fn top_k(fields: &mut Fields<'_>) -> Result<Option<usize>, ApiError> {
     Ok(fields.whole("top_k", 0..=1 << 30)?.map(|k| k as usize))
 }
 
+/// Where nothing is said, and with -1, it is the first.
+fn slot(fields: &mut Fields<'_>) -> Result<usize, ApiError> {
+    if fields.any("id_slot").is_some_and(|slot| slot.as_i64() == Some(-1)) {
+        return Ok(0);
+    }
+    Ok(fields.whole("id_slot", 0..=u64::from(u16::MAX))?.unwrap_or(0) as usize)
+}
+
 /// A seed below 0 is none: llama.cpp's clients send -1.
 fn seed(fields: &mut Fields<'_>) -> Result<Option<u64>, ApiError> {
     if fields.any("seed").is_some_and(|seed| seed.as_i64().is_some_and(|seed| seed < 0)) {
@@ -311,22 +338,49 @@ fn stop(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Vec<String>, ApiE
     }
 }
 
+/// OpenAI's object by tokens, or llama.cpp's list of pairs, whose tokens may be texts and whose
+/// `false` is never.
 fn bias(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<Vec<(u32, f32)>, ApiError> {
     let refused = || {
         let vocab = model.vocab_size;
         let wanted = format!(
-            "an object of at most {MAX_BIASED} tokens below {vocab} and numbers from -100 to 100"
+            "an object of at most {MAX_BIASED} tokens below {vocab} and numbers from -100 to 100, \
+             or a list of pairs of a token or a text and such a number or false"
         );
         wrong("logit_bias", &wanted)
     };
-    let Some(value) = fields.any("logit_bias") else { return Ok(Vec::new()) };
-    let map = value.as_object().filter(|map| map.len() <= MAX_BIASED).ok_or_else(refused)?;
-    let entry = |(token, value): (&String, &Value)| {
-        let token: u32 = token.parse().ok().filter(|id| (*id as usize) < model.vocab_size)?;
+    let id = |id: u64| u32::try_from(id).ok().filter(|id| (*id as usize) < model.vocab_size);
+    let number = |value: &Value| {
         let value = value.as_f64().filter(|value| value.abs() <= 100.0)?;
-        Some((token, value as f32))
+        Some(value as f32)
     };
-    map.iter().map(entry).collect::<Option<_>>().ok_or_else(refused)
+    let pair = |pair: &Value| {
+        let [token, value] = pair.as_array()?.as_slice() else { return None };
+        let ids = match token {
+            // A text is of no more tokens than it has bytes, and more would be refused anyhow.
+            Value::String(text) if text.len() <= MAX_STOP_BYTES => {
+                model.tokenizer.encode(text, Specials::of_text(false)).ok()?
+            }
+            token => vec![id(token.as_u64()?)?],
+        };
+        let is_banned = *value == Value::Bool(false);
+        let value = if is_banned { f32::NEG_INFINITY } else { number(value)? };
+        Some(ids.into_iter().map(move |id| (id, value)))
+    };
+    let found: Option<Vec<(u32, f32)>> = match fields.any("logit_bias") {
+        None => return Ok(Vec::new()),
+        Some(Value::Object(map)) if map.len() <= MAX_BIASED => map
+            .iter()
+            .map(|(token, value)| Some((id(token.parse().ok()?)?, number(value)?)))
+            .collect(),
+        Some(Value::Array(list)) if list.len() <= MAX_BIASED => list
+            .iter()
+            .map(pair)
+            .collect::<Option<Vec<_>>>()
+            .map(|all| all.into_iter().flatten().collect()),
+        Some(_) => None,
+    };
+    found.filter(|found| found.len() <= MAX_BIASED).ok_or_else(refused)
 }
 
 /// OpenAI's two forms: a number in completions, a flag and a number in chats.

@@ -87,8 +87,10 @@ impl All {
                 self.progress[i] = Some(progress);
                 Event::Progress(self.progress())
             }
-            Event::Piece { choice, text, logprobs, tokens } => {
-                Event::Piece { choice: first + choice, text, logprobs, tokens }
+            Event::Piece { choice, text, logprobs, tokens, .. } => {
+                // Those of one prompt are not those of the request.
+                let (choice, timings) = (first + choice, None);
+                Event::Piece { choice, text, logprobs, tokens, timings }
             }
             Event::Finished { choice, reason, stop } => {
                 Event::Finished { choice: first + choice, reason, stop }
@@ -111,6 +113,7 @@ impl All {
             cached: known().map(|progress| progress.cached).sum(),
             processed: known().map(|progress| progress.processed).sum(),
             time_ms: known().map(|progress| progress.time_ms).max().unwrap_or(0),
+            is_timed: false,
         }
     }
 }
@@ -127,6 +130,7 @@ fn sum(all: &[&Summary]) -> Summary {
         n_prompt: of(|one| one.n_prompt),
         n_cached: of(|one| one.n_cached),
         n_predicted: of(|one| one.n_predicted),
+        n_drafts: of(|one| one.n_drafts),
         n_drafted: of(|one| one.n_drafted),
         n_accepted: of(|one| one.n_accepted),
         prompt_ms: ms(|one| one.prompt_ms),
@@ -143,6 +147,8 @@ fn sum(all: &[&Summary]) -> Summary {
             all: all.iter().map(|one| one.blocks.all).sum(),
             attended: all.iter().map(|one| one.blocks.attended).sum(),
         },
+        // Several prompts leave nothing in a slot.
+        left: None,
         seen: None,
     }
 }

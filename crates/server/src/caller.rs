@@ -66,13 +66,17 @@ impl Caller {
     ) -> Result<Events, ApiError> {
         self.check_ready()?;
         self.check_prompt(&ids, document.is_some())?;
+        self.check_slot(how.slot)?;
         let place = self.take_places(1)?;
-        Ok(Events::new(self.send(ids, how, document, place)?, self.asked))
+        let slot = document.is_none().then_some((self.scope, how.slot));
+        let events = Events::new(self.send(ids, how, document, place)?, self.asked.clone());
+        Ok(events.leaving(Arc::clone(&self.app), slot))
     }
 
     /// Gives several prompts to the engine's thread: all of them or none.
     pub(crate) fn submit_all(&self, prompts: Vec<Vec<u32>>, how: How) -> Result<Events, ApiError> {
         self.check_ready()?;
+        self.check_slot(how.slot)?;
         for (i, ids) in prompts.iter().enumerate() {
             let about = |error: ApiError| error.about(&format!("prompt[{i}]"));
             self.check_prompt(ids, false).map_err(about)?;
@@ -84,7 +88,7 @@ impl Caller {
             let n_tokens = ids.len();
             parts.push(Part { events: self.send(ids, how.clone(), None, place)?, n_tokens });
         }
-        Ok(Events::new(together(parts, how.n), self.asked))
+        Ok(Events::new(together(parts, how.n), self.asked.clone()))
     }
 
     fn send(
@@ -97,6 +101,7 @@ impl Caller {
         let (events, receiver) = channel(MAX_EVENTS);
         let job = Job {
             scope: self.scope,
+            request_id: self.asked.as_ref().and_then(|asked| asked.request_id.clone()),
             ids,
             how,
             events,

@@ -12,14 +12,13 @@ use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
 use crate::caller::Caller;
 use crate::calls::Calls;
-use crate::conversation::{self, messages, template_fields};
+use crate::conversation::{self, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::known::{Known, text_of};
 use crate::look::{Look, LookedAt};
 use crate::native;
 use crate::stream;
-use crate::texts::Conversation;
 use crate::thoughts::Thoughts;
 use crate::tools::Tools;
 
@@ -57,7 +56,8 @@ pub(crate) async fn completion(app: Caller, body: Bytes) -> Result<Response<Body
     let Read { mut prompts, how, sending, has_tokens, .. } = read;
     let ids = prompts.remove(0);
     let form = native::Form::new(&app, ids.len(), how.logprobs.is_some())
-        .with_tokens(has_tokens || sending.stream);
+        .with_tokens(has_tokens || sending.stream)
+        .with_slot(how.slot);
     let events = app.submit(ids, how, None)?;
     if sending.stream {
         return Ok(stream::respond(events, form, app.options.limits.ping));
@@ -83,6 +83,11 @@ async fn answer(app: Caller, body: Bytes, endpoint: Endpoint) -> Result<Response
         return Ok(stream::respond(events, form, app.options.limits.ping));
     }
     Ok(json_response(StatusCode::OK, &form.whole(events).await?))
+}
+
+/// Reads a request, and counts the tokens of its prompts.
+pub(crate) fn n_tokens(app: &Caller, body: &[u8], endpoint: Endpoint) -> Result<usize, ApiError> {
+    Ok(read(app, body, endpoint)?.prompts.iter().map(Vec::len).sum())
 }
 
 fn read(app: &Caller, body: &[u8], endpoint: Endpoint) -> Result<Read, ApiError> {
@@ -128,18 +133,14 @@ fn read(app: &Caller, body: &[u8], endpoint: Endpoint) -> Result<Read, ApiError>
         return Ok(done(app, &mut fields, read));
     }
     let tools = Tools::read(&mut fields)?;
-    let messages = messages(&mut fields)?;
-    let extra = template_fields(&mut fields)?;
+    let mut told = conversation::asked(&mut fields)?;
+    told.extra = template_fields(&mut fields)?;
     let has_thoughts = Thoughts::are_wanted(&mut fields)?;
     let calls = how.call_tools(&tools, &app.model, &app.grammars)?;
-    let told = Conversation { messages, extra, ..Conversation::default() };
     let told = conversation::with_all(app, told, document, &tools)?;
+    let begun = told.begun.clone();
     let (text, specials) = app.model.render_chat(told)?;
-    let mut thoughts = Thoughts::default();
-    if has_thoughts {
-        thoughts = Thoughts::of(&app.model, &text, how.constraint.is_some());
-        how.keeps_special |= Thoughts::need_specials(&app.model);
-    }
+    let thoughts = conversation::thoughts(app, (&text, &begun), (has_thoughts, &mut how));
     let ids = encode(app, &text, specials, &mut how, looked_at.as_deref())?;
     let calls = calls.behind(thoughts);
     let read = Read { prompts: vec![ids], how, sending, calls, has_tokens: false };

@@ -38,7 +38,11 @@ pub(crate) const DEEP_STACK: usize = 256 << 20;
 
 /// Makes constraints for the tokens of one model.
 #[derive(Default)]
-pub(crate) struct Grammars(OnceLock<Result<Arc<ParserFactory>, String>>);
+pub(crate) struct Grammars {
+    factory: OnceLock<Result<Arc<ParserFactory>, String>>,
+    /// Whether they are converted alone.
+    are_unread: bool,
+}
 
 /// Where an answer is in its grammar.
 pub(crate) struct Constraint(Matcher);
@@ -57,6 +61,11 @@ impl Clone for Constraint {
 }
 
 impl Grammars {
+    /// Grammars that are converted, and refused then.
+    pub(crate) fn unread() -> Self {
+        Self { are_unread: true, ..Self::default() }
+    }
+
     /// What the fields `response_format`, `json_schema` and `grammar` ask for.
     pub(crate) fn read(
         &self,
@@ -126,6 +135,9 @@ impl Grammars {
                 reason.lines().next().unwrap_or_default().chars().take(300).collect();
             ApiError::field(name, format!("{name}: cannot be followed: {reason}"))
         };
+        if self.are_unread {
+            return Err(refused("it is not read here"));
+        }
         let (matcher, first) = read(Arc::clone(self.factory(model)?), grammar)?;
         if let Some(error) = matcher.get_error() {
             return Err(refused(&error));
@@ -141,7 +153,7 @@ impl Grammars {
 
     /// Made when the first request needs it: it takes a moment and memory for a large vocabulary.
     fn factory(&self, model: &ModelFacts) -> Result<&Arc<ParserFactory>, ApiError> {
-        let made = self.0.get_or_init(|| factory(model).map(Arc::new));
+        let made = self.factory.get_or_init(|| factory(model).map(Arc::new));
         made.as_ref().map_err(|reason| {
             let message = format!("answers of this model cannot be held to a form: {reason}");
             ApiError::bad("unsupported", message)

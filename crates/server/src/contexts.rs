@@ -66,6 +66,11 @@ struct Added {
     text: String,
 }
 
+/// Reads a request without a file, and counts the tokens of the document.
+pub(crate) fn n_tokens(app: &Caller, body: &Value) -> Result<usize, ApiError> {
+    Ok(read(app, body, None)?.ids.len())
+}
+
 fn read(app: &Caller, body: &Value, upload: Option<Upload>) -> Result<NewContext, ApiError> {
     let mut fields = Fields::of(body)?;
     check_model(&mut fields, &app.model)?;

@@ -27,6 +27,19 @@ pub(crate) fn messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> 
     list.iter().enumerate().map(|(i, message)| one_message(i, message)).collect()
 }
 
+/// A conversation that is to be answered, or whose last message is to be gone on with.
+pub(crate) fn asked(fields: &mut Fields<'_>) -> Result<Conversation, ApiError> {
+    let messages = messages(fields)?;
+    if let [.., before, last] = &messages[..]
+        && [before, last].iter().all(|message| message["role"] == "assistant")
+    {
+        let message = "messages: end with two of the assistant, and one alone is gone on with: \
+                       make one of them";
+        return Err(ApiError::field("messages", message));
+    }
+    Ok(Conversation { messages, ..Conversation::default() }.go_on())
+}
+
 fn one_message(i: usize, message: &Value) -> Result<Value, ApiError> {
     let name = format!("messages[{i}]");
     let role = message["role"].as_str().filter(|role| ROLES.contains(role));
@@ -147,15 +160,23 @@ pub(crate) fn encode(
     let told = with_all(app, told, document, tools)?;
     let begun = told.begun.clone();
     let (text, specials) = app.model.render_chat(told)?;
-    let mut thoughts = Thoughts::default();
-    if wants_thoughts {
-        // An answer that was begun is behind its thoughts only where it says so.
-        let before = text.strip_suffix(&begun).unwrap_or(&text);
-        let is_held = how.constraint.is_some() || begun.contains(CLOSE);
-        thoughts = Thoughts::of(&app.model, before, is_held);
-        how.keeps_special |= Thoughts::need_specials(&app.model);
-    }
+    let thoughts = thoughts(app, (&text, &begun), (wants_thoughts, how));
     Ok(Prompt { ids: app.model.encode(&text, specials)?, thoughts })
+}
+
+/// How thoughts are told from the answer to a prompt, which ends with what was `begun` of it.
+pub(crate) fn thoughts(
+    app: &App,
+    (prompt, begun): (&str, &str),
+    (are_wanted, how): (bool, &mut How),
+) -> Thoughts {
+    if !are_wanted {
+        return Thoughts::default();
+    }
+    how.keeps_special |= Thoughts::need_specials(&app.model);
+    // An answer that was begun is behind its thoughts only where it says so.
+    let before = prompt.strip_suffix(begun).unwrap_or(prompt);
+    Thoughts::of(&app.model, before, how.constraint.is_some() || begun.contains(CLOSE))
 }
 
 /// The conversation with the document before what the user says first, and with tools.

@@ -18,6 +18,9 @@ const OUT_OF_MEMORY: &str = "out_of_memory";
 /// Seconds after which a client may ask again where the server is full or not ready.
 const RETRY_AFTER_S: u64 = 1;
 
+/// The code of what is no number.
+const NUMERIC: &str = "numeric_error";
+
 /// A request that is refused or failed. In a box, because most results are none.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError(Box<Parts>);
@@ -115,6 +118,11 @@ impl ApiError {
         self
     }
 
+    /// Whether the model made something that is no number.
+    pub(crate) fn is_numeric(&self) -> bool {
+        self.0.code == NUMERIC
+    }
+
     /// Whether what it needs is not there any more.
     pub(crate) fn is_not_found(&self) -> bool {
         self.0.status == StatusCode::NOT_FOUND
@@ -210,8 +218,8 @@ impl From<EngineError> for ApiError {
             }
             EngineError::Sampling { .. } => Self::bad("invalid_value", error.to_string()),
             EngineError::Chat(_) => Self::bad("chat_template", error.to_string()),
-            EngineError::NonFinite { .. } => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "numeric_error", error.to_string())
+            EngineError::NonFinite { .. } | EngineError::Scheduler(SchedulerError::NonFinite) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, NUMERIC, error.to_string())
             }
             EngineError::Op(OpError::OutOfMemory { .. })
             | EngineError::Scheduler(SchedulerError::Op(OpError::OutOfMemory { .. })) => {

@@ -12,6 +12,7 @@ use crate::asked::How;
 use crate::error::ApiError;
 use crate::keys::Scope;
 use crate::look::{Seen, StepLook};
+use crate::request_id::RequestId;
 
 /// Events that wait for a client before its answer is not computed further.
 pub(crate) const MAX_EVENTS: usize = 256;
@@ -25,6 +26,8 @@ pub(crate) enum Message {
     Remove { scope: Scope, id: Id, ids: Vec<u32>, unused: oneshot::Sender<()> },
     /// A context that was removed, and the tokens of its text.
     Forget { scope: Scope, id: Id, ids: Vec<u32> },
+    /// What a slot held goes from memory; the answer comes when it has.
+    Erase { scope: Scope, tokens: Arc<[u32]>, erased: oneshot::Sender<()> },
     /// Nothing else comes: what runs may end.
     Drain,
 }
@@ -33,6 +36,8 @@ pub(crate) enum Message {
 pub(crate) struct Job {
     /// Whose it is: what others have read is not used for it.
     pub(crate) scope: Scope,
+    /// What the client and the log call it.
+    pub(crate) request_id: Option<RequestId>,
     pub(crate) ids: Vec<u32>,
     pub(crate) how: How,
     pub(crate) events: mpsc::Sender<Event>,
@@ -74,7 +79,14 @@ pub(crate) enum Event {
     /// A part of the prompt was read.
     Progress(Progress),
     /// A part of an answer; with its tokens where they are wanted.
-    Piece { choice: usize, text: String, logprobs: Vec<TokenProb>, tokens: Vec<u32> },
+    Piece {
+        choice: usize,
+        text: String,
+        logprobs: Vec<TokenProb>,
+        tokens: Vec<u32>,
+        /// What the request took so far, where it asked for that.
+        timings: Option<Box<Summary>>,
+    },
     /// What a step of an answer recalled, where that was asked for.
     Step(StepLook),
     /// An answer is complete; `stop`: by this text of the request.
@@ -92,6 +104,8 @@ pub(crate) struct Progress {
     pub(crate) cached: usize,
     pub(crate) processed: usize,
     pub(crate) time_ms: u64,
+    /// Whether it is told with timings.
+    pub(crate) is_timed: bool,
 }
 
 /// A request that runs.
@@ -146,6 +160,8 @@ pub(crate) struct TokenProb {
     pub(crate) id: u32,
     pub(crate) logprob: f32,
     pub(crate) top: Vec<(u32, f32)>,
+    /// Whether these are probabilities after all cuts, and no logarithms of the model's own.
+    pub(crate) is_drawn: bool,
 }
 
 /// What a request took.
@@ -154,7 +170,8 @@ pub(crate) struct Summary {
     pub(crate) n_prompt: usize,
     pub(crate) n_cached: usize,
     pub(crate) n_predicted: usize,
-    /// Tokens that were computed on trial, and those of them that the answer had.
+    /// Steps that computed tokens on trial, those tokens, and those of them that the answer had.
+    pub(crate) n_drafts: usize,
     pub(crate) n_drafted: usize,
     pub(crate) n_accepted: usize,
     pub(crate) prompt_ms: f64,
@@ -173,6 +190,8 @@ pub(crate) struct Summary {
     pub(crate) left_out: Option<LeftOut>,
     /// Tokens that there were at the end.
     pub(crate) n_tokens: usize,
+    /// The tokens that the first answer left, where they are in a session.
+    pub(crate) left: Option<Arc<[u32]>>,
     /// What was looked at.
     pub(crate) seen: Option<Seen>,
 }

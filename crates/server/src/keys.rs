@@ -134,6 +134,11 @@ impl Keys {
         Ok(Self { keys, folders })
     }
 
+    /// Of a server that everybody may ask.
+    pub(crate) fn none() -> Self {
+        Self { keys: Vec::new(), folders: vec![None] }
+    }
+
     pub(crate) fn are_needed(&self) -> bool {
         !self.keys.is_empty()
     }

@@ -10,13 +10,15 @@ use std::time::Duration;
 use axum::Router;
 use futures_util::future::{Either, select};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use crate::idle::Waiting;
 use crate::options::Limits;
 
 /// Headers of a request, and their bytes together.
@@ -68,14 +70,22 @@ async fn connection(
     mut stop: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
-    let io = TokioIo::new(Watched::new(stream, limits.stall));
+    let waiting = Waiting::new(limits.header, limits.idle);
+    let io = TokioIo::new(Watched::new(stream, limits.stall, waiting.clone()));
     let mut builder = http1::Builder::new();
+    // The stream knows how long it waits for a head, and how long for a request at all.
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.header)
+        .header_read_timeout(None)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEADER_BYTES);
-    let mut served = pin!(builder.serve_connection(io, TowerToHyperService::new(router)));
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request| {
+        waiting.is_asked();
+        let (answered, waiting) = (router.call(request), waiting.clone());
+        async move { answered.await.map(|answer| answer.map(|body| waiting.answer(body))) }
+    });
+    let mut served = pin!(builder.serve_connection(io, service));
     let is_served = {
         let ended = pin!(stop.wait_for(|stop| *stop));
         matches!(select(served.as_mut(), ended).await, Either::Left(_))
@@ -87,17 +97,21 @@ async fn connection(
     }
 }
 
-/// A stream on which a write that makes no progress for some time is an error. (`tower-http` has a
-/// bound for the time in which a part of an answer is made, not in which it is taken.)
+/// A stream on which a write that makes no progress for some time is an error, and so is one on
+/// which the next request does not come. (`tower-http` has a bound for the time in which a part of
+/// an answer is made, not in which it is taken.)
 struct Watched {
     stream: TcpStream,
     stall: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
+    requests: Waiting,
+    /// Until when the next one is waited for.
+    due: Option<Pin<Box<Sleep>>>,
 }
 
 impl Watched {
-    fn new(stream: TcpStream, stall: Duration) -> Self {
-        Self { stream, stall, waiting: None }
+    fn new(stream: TcpStream, stall: Duration, requests: Waiting) -> Self {
+        Self { stream, stall, waiting: None, requests, due: None }
     }
 
     /// What came of a write: where it waits, the time runs.
@@ -111,7 +125,7 @@ impl Watched {
             return result;
         }
         let end = Instant::now() + self.stall;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep_until(end)));
         ready!(waiting.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -123,7 +137,21 @@ impl AsyncRead for Watched {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if result.is_ready() {
+            if buffer.filled().len() > before {
+                self.requests.came();
+            }
+            return result;
+        }
+        let Some(end) = self.requests.end(context) else { return Poll::Pending };
+        let due = self.due.get_or_insert_with(|| Box::pin(sleep_until(end)));
+        if due.deadline() != end {
+            due.as_mut().reset(end);
+        }
+        ready!(due.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 

@@ -68,6 +68,11 @@ pub(crate) async fn count_tokens(app: Caller, body: Bytes) -> Result<Response<Bo
     Ok(json_response(StatusCode::OK, &body.await?))
 }
 
+/// Reads a request, and counts the tokens of its prompt.
+pub(crate) fn n_tokens(app: &Caller, body: &[u8]) -> Result<usize, ApiError> {
+    Ok(read(app, body)?.ids.len())
+}
+
 fn read(app: &Caller, body: &[u8]) -> Result<Read, ApiError> {
     let body = parse(body)?;
     let mut fields = Fields::of(&body)?;
@@ -148,15 +153,8 @@ fn conversation(fields: &mut Fields<'_>) -> Result<Conversation, ApiError> {
     for (i, message) in list.iter().enumerate() {
         add(&format!("messages[{i}]"), message, &mut messages)?;
     }
-    // Whom the last message is of goes on with it.
-    let mut begun = String::new();
-    let is_begun = |last: &&Value| last["role"] == "assistant" && last["tool_calls"].is_null();
-    if messages.last().filter(is_begun).is_some() {
-        let last = messages.pop().unwrap_or_default();
-        begun = last["content"].as_str().unwrap_or_default().trim_end().to_owned();
-    }
     let extra = template_fields(fields)?;
-    Ok(Conversation { messages, extra, begun, ..Conversation::default() })
+    Ok(Conversation { messages, extra, ..Conversation::default() }.go_on())
 }
 
 /// Adds what one message is in OpenAI's form: results of tools are messages of their own there.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
+use crate::job::Summary;
 use crate::options::ServerOptions;
 
 /// What is counted since the start, and what is so now.
@@ -19,7 +20,11 @@ pub(crate) struct Metrics {
     pub(crate) prompt: Rate,
     /// Pieces of the ends of prompts.
     pub(crate) prompt_pieces: Counter,
-    pub(crate) cached_tokens: Counter,
+    /// Under llama.cpp's name, and our own.
+    cached_tokens: [Counter; 2],
+    /// The most tokens that a request had at its end.
+    n_tokens_max: Counter,
+    drafts: Drafts,
     decode: Decode,
     pub(crate) requests: Counter,
     pub(crate) failed: Counter,
@@ -32,6 +37,14 @@ pub(crate) struct Metrics {
     now: Now,
     /// Whether a lost device is opened again.
     is_device_lost: AtomicBool,
+}
+
+/// Tokens that were computed on trial.
+#[derive(Debug)]
+struct Drafts {
+    steps: Counter,
+    tokens: Counter,
+    accepted: Counter,
 }
 
 /// What went to shared storage and came from there.
@@ -59,6 +72,8 @@ pub(crate) struct Rate {
 #[derive(Debug)]
 struct Decode {
     predicted: Rate,
+    /// Answers that took part in steps, and steps.
+    n_parts: AtomicU64,
     n_steps: AtomicU64,
     steps: Counter,
     busy: Gauge,
@@ -97,8 +112,18 @@ impl Metrics {
                 "longview:prompt_end_pieces_total",
                 "Pieces in which the ends of prompts were made.",
             ),
-            cached_tokens: names
-                .counter("longview:cached_tokens_total", "Prompt tokens that were known."),
+            cached_tokens: [
+                names.counter(
+                    "llamacpp:prompt_tokens_cached_total",
+                    "Prompt tokens that were known.",
+                ),
+                names.counter("longview:cached_tokens_total", "The same, under its older name."),
+            ],
+            n_tokens_max: names.counter(
+                "llamacpp:n_tokens_max",
+                "The most tokens of prompt and answer that a request had.",
+            ),
+            drafts: names.drafts(),
             decode: names.decode(),
             requests: names.counter("longview:requests_total", "Requests that came to the engine."),
             failed: names.counter("longview:requests_failed_total", "Requests that failed."),
@@ -124,13 +149,33 @@ impl Metrics {
         }
     }
 
-    /// One step in which so many answers took part.
+    /// One step in which so many answers took part. What it gave them is counted by
+    /// [`Metrics::predicted`].
     pub(crate) fn stepped(&self, n_answers: usize, took: Duration) {
-        let Decode { predicted, n_steps, steps, busy } = &self.decode;
-        predicted.add(n_answers, took);
+        let Decode { predicted, n_parts, n_steps, steps, busy } = &self.decode;
+        predicted.add(0, took);
         steps.increment(1);
+        let n_parts = n_parts.fetch_add(n_answers as u64, Ordering::Relaxed) + n_answers as u64;
         let n_steps = n_steps.fetch_add(1, Ordering::Relaxed) + 1;
-        busy.set(predicted.n_tokens.load(Ordering::Relaxed) as f64 / n_steps as f64);
+        busy.set(n_parts as f64 / n_steps as f64);
+    }
+
+    /// Tokens of answers: one each of a prompt's end and of a step, more where drafts were right.
+    pub(crate) fn predicted(&self, n_tokens: usize) {
+        self.decode.predicted.add(n_tokens, Duration::ZERO);
+    }
+
+    /// Tokens of a prompt that were known.
+    pub(crate) fn cached(&self, n_tokens: usize) {
+        self.cached_tokens.iter().for_each(|counter| counter.increment(n_tokens as u64));
+    }
+
+    /// What a request came to that has ended.
+    pub(crate) fn ended(&self, summary: &Summary) {
+        self.n_tokens_max.absolute(summary.n_tokens as u64);
+        self.drafts.steps.increment(summary.n_drafts as u64);
+        self.drafts.tokens.increment(summary.n_drafted as u64);
+        self.drafts.accepted.increment(summary.n_accepted as u64);
     }
 
     /// Requests that run, and those that wait.
@@ -208,9 +253,27 @@ impl Names<'_> {
         let per_s = self.gauge("llamacpp:predicted_tokens_seconds", "Generated tokens per second.");
         Decode {
             predicted: Rate::new(tokens, seconds, per_s),
+            n_parts: AtomicU64::new(0),
             n_steps: AtomicU64::new(0),
             steps: self.counter("llamacpp:n_decode_total", "Decode steps."),
             busy: self.gauge("llamacpp:n_busy_slots_per_decode", "Answers in a step, on average."),
+        }
+    }
+
+    fn drafts(&self) -> Drafts {
+        Drafts {
+            steps: self.counter(
+                "llamacpp:spec_decode_num_drafts_total",
+                "Steps that computed tokens on trial, of requests that ended.",
+            ),
+            tokens: self.counter(
+                "llamacpp:spec_decode_num_draft_tokens_total",
+                "Tokens that they computed on trial.",
+            ),
+            accepted: self.counter(
+                "llamacpp:spec_decode_num_accepted_tokens_total",
+                "Of these, the ones that answers had.",
+            ),
         }
     }
 
@@ -314,12 +377,17 @@ mod tests {
         let wanted = [
             "llamacpp:n_busy_slots_per_decode gauge",
             "llamacpp:n_decode_total counter",
+            "llamacpp:n_tokens_max counter",
             "llamacpp:predicted_tokens_seconds gauge",
             "llamacpp:prompt_seconds_total counter",
+            "llamacpp:prompt_tokens_cached_total counter",
             "llamacpp:prompt_tokens_seconds gauge",
             "llamacpp:prompt_tokens_total counter",
             "llamacpp:requests_deferred gauge",
             "llamacpp:requests_processing gauge",
+            "llamacpp:spec_decode_num_accepted_tokens_total counter",
+            "llamacpp:spec_decode_num_draft_tokens_total counter",
+            "llamacpp:spec_decode_num_drafts_total counter",
             "llamacpp:tokens_predicted_seconds_total counter",
             "llamacpp:tokens_predicted_total counter",
             "longview:cached_tokens_total counter",
@@ -363,6 +431,14 @@ mod tests {
         metrics.prompt.add(0, Duration::from_millis(500));
         metrics.stepped(2, Duration::from_micros(400));
         metrics.stepped(1, Duration::from_micros(600));
+        metrics.predicted(7);
+        metrics.cached(20);
+        let (n_drafts, n_drafted, n_accepted) = (2, 9, 4);
+        for n_tokens in [80, 50] {
+            let summary =
+                Summary { n_tokens, n_drafts, n_drafted, n_accepted, ..Summary::default() };
+            metrics.ended(&summary);
+        }
         metrics.set_requests(1, 3);
         metrics.set_kv_tokens(50);
         metrics.set_kept(4, 70);
@@ -373,11 +449,17 @@ mod tests {
             ("llamacpp:prompt_tokens_total", 30.0),
             (PROMPT_SECONDS, 2.0),
             ("llamacpp:prompt_tokens_seconds", 15.0),
-            ("llamacpp:tokens_predicted_total", 3.0),
+            ("llamacpp:tokens_predicted_total", 7.0),
             (PREDICTED_SECONDS, 0.001),
-            ("llamacpp:predicted_tokens_seconds", 3000.0),
+            ("llamacpp:predicted_tokens_seconds", 7000.0),
             ("llamacpp:n_decode_total", 2.0),
             ("llamacpp:n_busy_slots_per_decode", 1.5),
+            ("llamacpp:n_tokens_max", 80.0),
+            ("llamacpp:spec_decode_num_drafts_total", 4.0),
+            ("llamacpp:spec_decode_num_draft_tokens_total", 18.0),
+            ("llamacpp:spec_decode_num_accepted_tokens_total", 8.0),
+            ("llamacpp:prompt_tokens_cached_total", 20.0),
+            ("longview:cached_tokens_total", 20.0),
             ("llamacpp:requests_processing", 1.0),
             (RUNNING, 1.0),
             ("llamacpp:requests_deferred", 3.0),

@@ -1,8 +1,7 @@
 //! Answers in llama.cpp's own form (`/completion`), of one prompt.
 //!
 //! A stream has no mark at its end: its last event is the one with `"stop": true`. What llama.cpp
-//! repeats of the request (`generation_settings`, `prompt`) is left out, and `id_slot`, as requests
-//! are not bound to places here.
+//! repeats of the request (`generation_settings`, `prompt`) is left out.
 
 use serde_json::{Map, Value, json};
 
@@ -24,6 +23,7 @@ pub(crate) struct Form {
     n_given: usize,
     has_probs: bool,
     has_tokens: bool,
+    slot: usize,
     /// How the answer ended, once it has.
     end: Whole,
 }
@@ -31,13 +31,18 @@ pub(crate) struct Form {
 impl Form {
     pub(crate) fn new(app: &App, n_prompt: usize, has_probs: bool) -> Self {
         let (model, end) = (app.model.clone(), Whole::default());
-        Self { model, n_prompt, n_given: 0, has_probs, has_tokens: false, end }
+        Self { model, n_prompt, n_given: 0, has_probs, has_tokens: false, slot: 0, end }
     }
 
     /// Whether tokens are said beside their text.
     pub(crate) fn with_tokens(mut self, has_tokens: bool) -> Self {
         self.has_tokens = has_tokens;
         self
+    }
+
+    /// The slot in which it leaves what it read and said.
+    pub(crate) fn with_slot(self, slot: usize) -> Self {
+        Self { slot, ..self }
     }
 
     /// Waits for the whole answer.
@@ -72,6 +77,7 @@ impl Form {
         };
         let mut last = self.part(whole);
         last.insert("stop".into(), json!(true));
+        last.insert("id_slot".into(), json!(self.slot));
         last.insert("model".into(), json!(self.model.names[0]));
         last.insert("tokens_predicted".into(), json!(summary.n_predicted));
         last.insert("tokens_cached".into(), json!(summary.n_tokens));

@@ -49,15 +49,17 @@ const ANSWER: &[Field] = &[
     Field("repeat_last_n", Kind::Whole, "tokens that the penalty looks back; -1 is all"),
     Field("presence_penalty", Kind::Number, "from -2 to 2"),
     Field("frequency_penalty", Kind::Number, "from -2 to 2"),
-    Field("logit_bias", Kind::Object, "numbers from -100 to 100 by token"),
+    Field("logit_bias", Kind::Any, "numbers from -100 to 100 by token, or a list of such pairs"),
     Field("ignore_eos", Kind::Flag, "goes on where the model would end"),
     Field("stream", Kind::Flag, "sends the answer in events"),
     Field("return_progress", Kind::Flag, "sends how far the prompt was read"),
+    Field("timings_per_token", Kind::Flag, "says in each part of a stream what it took so far"),
     Field("cache_prompt", Kind::Flag, "false reads the whole prompt anew"),
     Field("response_format", Kind::Object, "of type text, json_object or json_schema"),
     Field("json_schema", Kind::Object, "what the answer must be"),
     Field("grammar", Kind::Text, "in llama.cpp's form (GBNF) or Lark's"),
     Field("context_id", Kind::Text, "a context whose text comes first"),
+    Field("id_slot", Kind::Whole, "the slot in which it leaves what it read; -1 is the first"),
     Field("policy", Kind::Text, "what each generated token attends"),
     Field("budget", Kind::Whole, "tokens that it attends"),
     Field("residual", Kind::Text, "an estimate of what is not attended"),
@@ -83,6 +85,7 @@ const NATIVE: &[Field] = &[
     Field("n_predict", Kind::Whole, "the most tokens of the answer; -1 is no limit"),
     Field("repetition_penalty", Kind::Number, "the other name of repeat_penalty"),
     Field("n_probs", Kind::Whole, "alternatives to say the probabilities of"),
+    Field("post_sampling_probs", Kind::Flag, "probabilities after all cuts, and no logarithms"),
     Field("return_tokens", Kind::Flag, "says the tokens of the answer"),
     Field("stop", Kind::Any, "a text or texts that end the answer"),
 ];
@@ -95,6 +98,7 @@ const CHAT: &[Field] = &[
     Field("logprobs", Kind::Flag, "says the probabilities of tokens"),
     Field("top_logprobs", Kind::Whole, "alternatives to say them of"),
     Field("n_probs", Kind::Whole, "llama.cpp's logprobs and top_logprobs"),
+    Field("post_sampling_probs", Kind::Flag, "probabilities after all cuts, and no logarithms"),
     Field("reasoning_format", Kind::Text, "auto, deepseek, or none: thoughts stay in the text"),
     Field("stop", Kind::Any, "a text or texts that end the answer"),
     Field("stream_options", Kind::Object, "with include_usage"),
@@ -160,9 +164,13 @@ const CONTEXT: &[Field] = &[
     Field("stream", Kind::Flag, "sends how far it was read"),
 ];
 
+const FILE: &[Field] = &[Field("filename", Kind::Text, "the context; not to erase")];
+
 /// A route: its method, its path, and whether it is served without a key.
 pub(crate) type Entry = (&'static str, &'static str, bool);
 
+/// Where the query says what is done, and whether there is a body.
+const SLOT: &str = "/slots/{id}";
 /// Where any one of the fields is enough.
 const CHANGES: &str = "/v1/contexts/{id}";
 
@@ -180,6 +188,7 @@ fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
         ("GET", "/metrics") => ("counters for Prometheus", &[]),
         ("GET", "/props") => ("how the server was started", &[]),
         ("GET", "/slots") => ("the requests of the key that run", &[]),
+        ("POST", SLOT) => ("saves, restores or erases what a slot holds", &[FILE]),
         ("GET", "/openapi.json") => ("this page", &[]),
         ("POST", "/tokenize") => ("the tokens of a text", &[TOKENIZE]),
         ("POST", "/detokenize") => ("the text of tokens", &[DETOKENIZE]),
@@ -272,9 +281,19 @@ fn operation((method, path, is_open): Entry) -> Option<OperationBuilder> {
             .build();
         operation = operation.parameter(id);
     }
+    if path == SLOT {
+        let names = ["save", "restore", "erase"];
+        let action = ParameterBuilder::new()
+            .name("action")
+            .parameter_in(ParameterIn::Query)
+            .required(Required::True)
+            .schema(Some(object(Some(Type::String)).enum_values(Some(names))));
+        operation = operation.parameter(action.build());
+    }
     if let Some(first) = fields.first() {
         let mut body = match path {
             CHANGES => ObjectBuilder::new().min_properties(Some(1)),
+            SLOT => ObjectBuilder::new(),
             _ => ObjectBuilder::new().required(first.0),
         };
         for Field(name, kind, about) in &fields {
@@ -282,7 +301,8 @@ fn operation((method, path, is_open): Entry) -> Option<OperationBuilder> {
         }
         let content = ContentBuilder::new().schema(Some(Schema::from(body))).build();
         let body = RequestBodyBuilder::new().content("application/json", content);
-        operation = operation.request_body(Some(body.required(Some(Required::True)).build()));
+        let required = if path == SLOT { Required::False } else { Required::True };
+        operation = operation.request_body(Some(body.required(Some(required)).build()));
     }
     Some(operation)
 }

@@ -102,6 +102,8 @@ pub struct Limits {
     pub header: Duration,
     /// Time for its body.
     pub body: Duration,
+    /// Time for the next request on a connection that has had one.
+    pub idle: Duration,
     /// Time in which a client must take a part of its answer.
     pub stall: Duration,
     /// Time between signs of life in a stream.
@@ -123,6 +125,7 @@ impl Default for Limits {
             body_bytes: 16 << 20,
             connections: 1024,
             header: Duration::from_secs(10),
+            idle: Duration::from_secs(60),
             body: Duration::from_secs(30),
             stall: Duration::from_secs(30),
             ping: Duration::from_secs(15),

@@ -12,10 +12,12 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, ORIGIN,
-    VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+
+use crate::request_id::REQUEST_ID;
 
 /// What the routes know.
 const METHODS: &str = "GET, HEAD, POST, DELETE";
@@ -150,6 +152,7 @@ pub(crate) fn mark(
     headers.append(VARY, HeaderValue::from_static("origin"));
     if let Some(origin) = origin.filter(|origin| are_of(allowed, origin)) {
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from(REQUEST_ID));
     }
 }
 

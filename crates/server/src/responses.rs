@@ -75,6 +75,11 @@ pub(crate) async fn responses(app: Caller, body: Bytes) -> Result<Response<Body>
     Ok(json_response(StatusCode::OK, &form.complete(&whole, &summary)))
 }
 
+/// Reads a request, and counts the tokens of its prompt.
+pub(crate) fn n_tokens(app: &Caller, body: &[u8]) -> Result<usize, ApiError> {
+    Ok(read(app, body)?.ids.len())
+}
+
 fn read(app: &Caller, body: &[u8]) -> Result<Read, ApiError> {
     let body = parse(body)?;
     let mut fields = Fields::of(&body)?;

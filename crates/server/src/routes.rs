@@ -9,10 +9,12 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, Method, Response, StatusCode};
+use axum::middleware::from_fn;
 use axum::routing::any;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::sensitive_headers::SetSensitiveRequestHeadersLayer;
 use tower_http::trace::TraceLayer;
+use tracing::field::display;
 use tracing::{Span, debug, debug_span, error};
 
 use crate::app::App;
@@ -20,7 +22,10 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::events::Asked;
 use crate::page::Asset;
-use crate::{about, complete, contexts, guard, messages, openapi, origins, percent, responses};
+use crate::request_id::{self, RequestId};
+use crate::{
+    about, complete, contexts, guard, messages, openapi, origins, percent, responses, slots,
+};
 
 /// A path of the server; it may have a name in braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +61,7 @@ enum Target {
     Messages,
     CountTokens,
     Slots,
+    SlotAction,
     OpenApi,
     ListContexts,
     CreateContext,
@@ -80,7 +86,7 @@ const fn page(path: &'static str, asset: Asset) -> Route {
 }
 
 /// All routes there are. Those without `/v1` are llama.cpp's, whose `/completions` is not OpenAI's.
-pub const ROUTES: [Route; 31] = [
+pub const ROUTES: [Route; 32] = [
     page("/", Asset::Html),
     page("/assets/page.js", Asset::Script),
     page("/assets/page.css", Asset::Style),
@@ -93,6 +99,7 @@ pub const ROUTES: [Route; 31] = [
     route("GET", "/metrics", Target::Metrics),
     route("GET", "/props", Target::Props),
     route("GET", "/slots", Target::Slots),
+    route("POST", "/slots/{id}", Target::SlotAction),
     route("GET", "/openapi.json", Target::OpenApi),
     route("POST", "/tokenize", Target::Tokenize),
     route("POST", "/detokenize", Target::Detokenize),
@@ -150,7 +157,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 fn layered<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     let about = |request: &Request| {
         // No query: it is nothing that any route reads, and may be anything.
-        debug_span!("request", method = %request.method(), path = request.uri().path())
+        let id = request.extensions().get::<RequestId>().map(display);
+        let path = request.uri().path();
+        debug_span!("request", method = %request.method(), path, request_id = id)
     };
     let answered = |response: &Response<_>, took: Duration, _: &Span| {
         let (status, ms) = (response.status().as_u16(), took.as_millis() as u64);
@@ -161,7 +170,9 @@ fn layered<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     let trace = trace.on_request(()).on_body_chunk(()).on_eos(()).on_failure(());
     let keys = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
     let router = router.layer(CatchPanicLayer::custom(fault)).layer(trace);
-    router.layer(SetSensitiveRequestHeadersLayer::new(keys))
+    let router = router.layer(SetSensitiveRequestHeadersLayer::new(keys));
+    // Outermost: an answer to a fault has the name too.
+    router.layer(from_fn(request_id::name))
 }
 
 /// What a client is told where a handler panics. Why may have a part of the request in it, and is
@@ -182,6 +193,7 @@ fn there(app: &App) -> impl Iterator<Item = &'static Route> {
 /// Checks first: who may not ask does not learn what there is.
 async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiError> {
     let since = Instant::now();
+    let request_id = request.extensions().get::<RequestId>().cloned();
     let path = request.uri().path().to_owned();
     let matching = |route: &'static Route| route.matches(&path).map(|name| (route, name));
     let found: Vec<_> = there(&app).filter_map(matching).collect();
@@ -213,13 +225,15 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
     })?;
     let kind = request.headers().get("content-type").and_then(|kind| kind.to_str().ok());
     let kind = kind.map(str::to_owned);
+    let query = request.uri().query().map(str::to_owned);
     let body = body(&app, request).await?;
-    let asked = Asked { method: route.method, path: route.path, since };
+    let asked = Asked { method: route.method, path: route.path, request_id, since };
     let app = Caller::new(app, scope).who_asked(asked);
-    if route.target == Target::CreateContext {
-        return contexts::create(app, kind.as_deref(), body).await;
+    match route.target {
+        Target::CreateContext => contexts::create(app, kind.as_deref(), body).await,
+        Target::SlotAction => slots::act(app, &name, query.as_deref(), body).await,
+        target => dispatch(app, target, name, body).await,
     }
-    dispatch(app, route.target, name, body).await
 }
 
 /// The whole body, if it comes in time and is not too large.
@@ -274,6 +288,7 @@ async fn dispatch(
         }
         Target::ListContexts => contexts::list(app).await,
         Target::CreateContext => contexts::create(app, None, body).await,
+        Target::SlotAction => slots::act(app, &name, None, body).await,
         Target::GetContext => contexts::get(app, name).await,
         Target::ChangeContext => contexts::change(app, name, body).await,
         Target::DeleteContext => contexts::delete(app, name).await,

@@ -7,9 +7,10 @@ use axum::http::{HeaderValue, Response, header};
 use futures_util::stream;
 use serde_json::Value;
 
+use crate::answer::timings_json;
 use crate::error::ApiError;
 use crate::events::Events;
-use crate::job::Event;
+use crate::job::{Event, Summary};
 
 /// Makes of events what a client reads.
 pub(crate) trait Script: Send + 'static {
@@ -62,12 +63,31 @@ async fn next(events: &mut Events, script: &mut impl Script, ping: Duration) -> 
     if let Some(error) = error {
         return (data(&script.error(&error), has_names), true);
     }
-    let values = event.map(|event| script.event(event)).unwrap_or_default();
+    let timings = event.as_ref().and_then(timings_of);
+    let mut values = event.map(|event| script.event(event)).unwrap_or_default();
+    if let Some(timings) = timings {
+        values.iter_mut().for_each(|value| value["timings"] = timings.clone());
+    }
     let mut text: String = values.iter().map(|value| data(value, has_names)).collect();
     if is_done && script.ends_with_mark() {
         text += "data: [DONE]\n\n";
     }
     (text, is_done)
+}
+
+/// What the request took so far, where it wants to know that with each part.
+fn timings_of(event: &Event) -> Option<Value> {
+    let summary = match event {
+        Event::Piece { timings, .. } => timings.as_deref()?,
+        Event::Progress(progress) if progress.is_timed => &Summary {
+            n_prompt: progress.processed,
+            n_cached: progress.cached,
+            prompt_ms: progress.time_ms as f64,
+            ..Summary::default()
+        },
+        _ => return None,
+    };
+    Some(timings_json(summary))
 }
 
 fn data(value: &Value, has_name: bool) -> String {

@@ -60,6 +60,18 @@ pub(crate) struct Conversation {
     pub(crate) begun: String,
 }
 
+impl Conversation {
+    /// Where the last message is the assistant's, and calls no tool, the answer goes on with it.
+    pub(crate) fn go_on(mut self) -> Self {
+        let is_begun =
+            |last: &mut Value| last["role"] == "assistant" && last["tool_calls"].is_null();
+        if let Some(last) = self.messages.pop_if(is_begun) {
+            self.begun = last["content"].as_str().unwrap_or_default().trim_end().to_owned();
+        }
+        self
+    }
+}
+
 /// Shared by all threads.
 pub(crate) type Facts = Arc<ModelFacts>;
 

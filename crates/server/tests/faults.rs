@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use longview_core::SplitMix64;
 use longview_engine::EngineOptions;
-use longview_scheduler::{HostBytesMut, HostStoreKind};
+use longview_scheduler::{HostBytesMut, HostStoreKind, PolicyOptions, Preset};
 use longview_wgpu::{WgpuBackend, WgpuOptions};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use crate::support::{
     Library, PATIENCE, begin_device, begin_engine, document, expected, facts_of_model, logged,
     question, read_answer, serve, serve_with,
 };
-use longview_server::{Limits, ServerOptions};
+use longview_server::{Limits, ModelFacts, ServerOptions};
 
 const RUNNING: &str = "llamacpp:requests_processing";
 const WAITING: &str = "llamacpp:requests_deferred";
@@ -91,9 +91,102 @@ fn a_fault_of_the_program_ends_one_request_alone() {
     }
     assert_eq!(served.post("/v1/completions", &body).json()["choices"][0]["text"], whole);
     let lines = lines.all();
-    let n_told = lines.iter().filter(|line| line.starts_with("a request failed: ")).count();
+    let is_told =
+        |line: &&String| line.starts_with("a request failed: ") && line.contains(" request_id=");
+    let n_told = lines.iter().filter(is_told).count();
     assert_eq!(n_told, 2, "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("It was")), "a prompt in the log: {lines:?}");
+}
+
+/// Whether host memory that is opened now makes no numbers of what is written to it.
+static MAKES_NO_NUMBERS: AtomicBool = AtomicBool::new(false);
+
+/// Host memory that may be as that of a device which computes nonsense.
+struct NoNumbers {
+    bytes: Box<dyn HostBytesMut>,
+    is_broken: bool,
+}
+
+impl HostBytesMut for NoNumbers {
+    fn read(&self, at: usize, out: &mut [u8]) {
+        self.bytes.read(at, out);
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        // All bits set are no number in any floating-point format.
+        let none = vec![0xff; bytes.len()];
+        let bytes = if self.is_broken { &none } else { bytes };
+        self.bytes.write(at, bytes);
+    }
+
+    fn fork(&self, used: &[Range<usize>]) -> Option<Box<dyn HostBytesMut>> {
+        Some(Self::open(self.bytes.fork(used)?))
+    }
+}
+
+impl NoNumbers {
+    fn open(bytes: Box<dyn HostBytesMut>) -> Box<dyn HostBytesMut> {
+        Box::new(Self { bytes, is_broken: MAKES_NO_NUMBERS.load(Ordering::SeqCst) })
+    }
+}
+
+/// Rows that are no numbers end their request, and nobody goes on from them.
+#[test]
+fn what_is_no_number_ends_one_request_and_is_not_kept() {
+    // One index is made of sums that tell at once, one of keys as they are.
+    for preset in [Preset::DEFAULT, Preset::Quest] {
+        computes_nonsense(preset);
+    }
+}
+
+fn computes_nonsense(preset: Preset) {
+    let engine = EngineOptions {
+        simulate_device: true,
+        chunk_size: 64,
+        host_store: HostStoreKind::Elsewhere(|len| Some(NoNumbers::open(Box::new(vec![0; len])))),
+        ..EngineOptions::default()
+    };
+    let library = Library::new();
+    let model = ModelFacts { policy: PolicyOptions::new(preset), ..facts_of_model() };
+    let served = begin_engine(model, library.options(), engine, Duration::ZERO);
+    served.wait_until_ready();
+    let (text, facts) = document(40, 83);
+    let right = question(&text, &facts[0]);
+    let long = json!({ "prompt": "The baker", "max_tokens": 900, "ignore_eos": true });
+    let whole = served.post("/v1/completions", &long).json()["choices"][0]["text"].clone();
+    let other = thread::scope(|scope| {
+        let other = scope.spawn(|| served.post("/v1/completions", &long));
+        let is_answered = || {
+            let slots = served.get("/slots").json();
+            slots[0]["n_decoded"].as_u64() > Some(2)
+        };
+        let end = Instant::now() + PATIENCE;
+        while !is_answered() {
+            assert!(Instant::now() < end && !other.is_finished(), "it is answered beside");
+            thread::sleep(Duration::from_millis(1));
+        }
+        MAKES_NO_NUMBERS.store(true, Ordering::SeqCst);
+        let failed = served.post("/v1/completions", &right);
+        assert_eq!((failed.status, failed.code().as_str()), (500, "numeric_error"), "{failed:?}");
+        let mut streamed = right.clone();
+        streamed["stream"] = json!(true);
+        let told = served.post("/v1/completions", &streamed);
+        assert!(told.body.contains("numeric_error") && !told.body.contains("[DONE]"), "{told:?}");
+        // A document of which nothing is said is looked at as well.
+        let build = served.post("/v1/contexts", &json!({ "text": text, "name": "book" }));
+        assert_eq!((build.status, build.code().as_str()), (500, "numeric_error"), "{build:?}");
+        MAKES_NO_NUMBERS.store(false, Ordering::SeqCst);
+        other.join().expect("an answer")
+    });
+    assert_eq!(other.json()["choices"][0]["text"], whole, "{other:?}");
+    assert_eq!(served.metric("longview:requests_failed_total"), 3.0);
+    let book = served.get("/v1/contexts/book").json();
+    assert_eq!(book["sessions"], json!([]), "nothing of it was written");
+    // All of it is read anew, but for the token that all texts begin with.
+    let answer = served.post("/v1/completions", &right).json();
+    assert_eq!(answer["choices"][0]["text"], expected(&facts[0]), "{answer}");
+    let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    assert!(cached <= Some(1), "{answer}");
 }
 
 /// Requests of every kind, each left after a moment: while it waits, is read, is answered or has
@@ -220,7 +313,7 @@ fn loses_a_step() -> bool {
     let lost = Arc::new(backend);
     let backend = Arc::clone(&lost);
     let engine = EngineOptions { chunk_size: 64, ..EngineOptions::default() };
-    let server = ServerOptions { n_slots: 2, ..ServerOptions::default() };
+    let server = ServerOptions { n_slots: 1, ..ServerOptions::default() };
     let served = begin_device(facts_of_model(), server, engine, move || Ok(backend));
     served.wait_until_ready();
     let body = json!({ "prompt": "It was", "max_tokens": 6 });
@@ -230,16 +323,27 @@ fn loses_a_step() -> bool {
     while running.peek(&mut [0; 600]).expect("a part") < 600 {
         thread::sleep(Duration::from_millis(1));
     }
+    // One that waits for its place.
+    let mut waiting = served.send("POST", "/v1/completions", &[], &body.to_string());
+    served.wait_for(WAITING, 1.0);
     lost.destroy_device();
     drop(lost);
     let answer = read_answer(&mut running);
+    let meanwhile = [served.get("/health"), served.post("/v1/completions", &body)];
     served.wait_until_ready();
+    let waited = read_answer(&mut waiting);
+    assert_eq!(waited.json()["choices"][0]["text"], expected, "{waited:?}");
     assert_eq!(served.metric("longview:device_lost"), 0.0);
     let n_failed = served.metric("longview:requests_failed_total");
     let is_told = answer.body.contains("device_lost");
     if is_told {
         assert!(!answer.body.contains("[DONE]"), "{answer:?}");
         assert_eq!(n_failed, 1.0);
+        // Who asks in the meantime hears why, and when to come again.
+        for told in meanwhile {
+            assert_eq!((told.status, told.code().as_str()), (503, "device_lost"), "{told:?}");
+            assert!(told.head.contains("retry-after: 1"), "{told:?}");
+        }
     } else {
         let text = |event: &Value| event["choices"][0]["text"].as_str().unwrap_or("").to_owned();
         let said: String = answer.events().iter().map(text).collect();

@@ -1,10 +1,12 @@
 //! Who may ask: every route of the table, with and without a key.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{Answer, Library, serve};
+use crate::support::{Answer, Library, PATIENCE, read_answer, serve};
 use longview_server::{ApiKey, Limits, Origin, ROUTES, ServeError, Server, ServerOptions};
 
 #[test]
@@ -208,6 +210,68 @@ fn a_full_queue_says_when_to_come_again() {
     assert_eq!(served.metric("llamacpp:requests_processing"), 1.0);
     drop(first);
     served.wait_for("llamacpp:requests_processing", 0.0);
+}
+
+/// One more connection waits, and is served when another one ends.
+#[test]
+fn connections_have_a_limit() {
+    let limits = Limits { connections: 3, ..Limits::default() };
+    let served = serve(ServerOptions { limits, ..ServerOptions::default() });
+    let mut held: Vec<_> = (0..3).map(|_| served.connect()).collect();
+    // Each is served, and stays.
+    let ask = format!("GET /health HTTP/1.1\r\nhost: {}\r\n\r\n", served.address);
+    for stream in &mut held {
+        stream.write_all(ask.as_bytes()).expect("it is taken");
+        assert!(stream.read(&mut [0; 1000]).expect("an answer") > 0);
+    }
+    let mut waits = served.send("GET", "/health", &[], "");
+    waits.set_read_timeout(Some(Duration::from_millis(300))).expect("a time");
+    let error = waits.read(&mut [0; 1]).expect_err("it waits");
+    assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+    // Those that are there are served meanwhile.
+    held[1].write_all(ask.as_bytes()).expect("it is taken");
+    assert!(held[1].read(&mut [0; 1000]).expect("an answer") > 0);
+    held.pop();
+    waits.set_read_timeout(Some(PATIENCE)).expect("a time");
+    assert_eq!(read_answer(&mut waits).status, 200);
+}
+
+/// A connection that is kept has longer for its next request than that has for its head.
+#[test]
+fn a_connection_that_is_not_used_any_more_is_closed() {
+    let (header, idle) = (Duration::from_millis(400), Duration::from_millis(1600));
+    let limits = Limits { header, idle, ..Limits::default() };
+    let served = serve(ServerOptions { limits, ..ServerOptions::default() });
+    let ask = format!("GET /health HTTP/1.1\r\nhost: {}\r\n\r\n", served.address);
+    let mut stream = served.connect();
+    for pause in [Duration::ZERO, Duration::from_millis(900)] {
+        std::thread::sleep(pause);
+        stream.write_all(ask.as_bytes()).expect("it is there");
+        let mut answer = [0; 1000];
+        let n = stream.read(&mut answer).expect("an answer");
+        assert!(answer[..n].starts_with(b"HTTP/1.1 200"), "after {pause:?}");
+    }
+    let closes_after = |stream: &mut TcpStream| {
+        let began = Instant::now();
+        assert!(matches!(stream.read(&mut [0; 100]), Ok(0) | Err(_)), "it is closed");
+        began.elapsed()
+    };
+    let took = closes_after(&mut stream);
+    assert!(took > Duration::from_millis(1200) && took < PATIENCE / 2, "{took:?}");
+    // The head of the next request has no more time than that of the first one, which need not
+    // have begun.
+    for first in [&b""[..], b"GET /health HTT"] {
+        let mut stream = served.connect();
+        stream.write_all(first).expect("it is taken");
+        let took = closes_after(&mut stream);
+        assert!(took > Duration::from_millis(200) && took < PATIENCE / 2, "{took:?}");
+    }
+    let mut stream = served.connect();
+    stream.write_all(ask.as_bytes()).expect("it is there");
+    assert!(stream.read(&mut [0; 1000]).expect("an answer") > 0);
+    stream.write_all(b"GET /hea").expect("it is there");
+    let took = closes_after(&mut stream);
+    assert!(took > Duration::from_millis(200) && took < Duration::from_millis(1400), "{took:?}");
 }
 
 #[test]

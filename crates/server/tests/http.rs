@@ -22,6 +22,7 @@ mod prompts;
 mod refusals;
 mod repeat;
 mod scopes;
+mod slots;
 mod streams;
 mod support;
 mod thoughts;

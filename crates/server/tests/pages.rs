@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{CTX_SIZE, Library, begin_model, facts_of_model, logged, serve};
+use crate::support::{Answer, CTX_SIZE, Library, begin_model, facts_of_model, logged, serve};
 use longview_server::{ModelFacts, ROUTES, ServerOptions};
 
 #[test]
@@ -49,8 +49,11 @@ fn every_field_of_the_page_is_known_and_of_its_type() {
         // Any one of the fields of a change is enough, and nothing is changed here.
         let changes = route.path == "/v1/contexts/{id}";
         assert_eq!(schema["minProperties"] == 1, changes, "{}", route.path);
+        // The query says what is done to a slot, and one of the things takes no field.
+        let is_slot = route.path == "/slots/{id}";
+        let path = if is_slot { "/slots/0?action=save" } else { route.path };
         let first = match schema["required"][0].as_str() {
-            None if changes => "",
+            None if changes || is_slot => "",
             first => first.expect("one"),
         };
         for (name, field) in fields {
@@ -71,13 +74,13 @@ fn every_field_of_the_page_is_known_and_of_its_type() {
                 body["max_tokens"] = json!(1);
             }
             body[name] = wrong;
-            let answer = served.post(route.path, &body);
+            let answer = served.post(path, &body);
             assert_eq!(answer.status, 400, "{} {name}: {answer:?}", route.path);
             assert_eq!(answer.json()["error"]["param"], *name, "{}: {answer:?}", route.path);
             // Nothing is as good as absent, and known.
             body[name] = Value::Null;
             let is_context = route.path.starts_with("/v1/contexts");
-            if name != first && !(is_context || name == "max_tokens") {
+            if name != first && !(is_context || is_slot || name == "max_tokens") {
                 body["max_tokens"] = json!(1);
                 assert_eq!(served.post(route.path, &body).status, 200, "{} {name}", route.path);
             }
@@ -182,7 +185,10 @@ fn each_request_that_is_served_has_a_line_when_it_ends() {
     assert_eq!(served.post("/v1/completions", &json!({ "prompt": 1 })).status, 400);
     assert_eq!(served.get("/health").status, 200);
     let n = answer["usage"]["prompt_tokens"].as_u64().expect("a number");
+    // Behind the words are the same as fields.
     let lines = lines.all();
+    let words = lines.iter().map(|line| line.split_once(" request_id=").expect(line).0);
+    let lines: Vec<_> = words.collect();
     let told: Vec<_> = lines.iter().map(|line| line.split_once(" ms, ").expect(line)).collect();
     let heads: Vec<_> = told.iter().map(|(head, _)| head.rsplit_once(' ').expect(head).0).collect();
     let (completions, contexts) = ("POST /v1/completions: 200 in", "POST /v1/contexts: 200 in");
@@ -191,4 +197,54 @@ fn each_request_that_is_served_has_a_line_when_it_ends() {
     let both = format!("{} tokens of prompt, {} of them cached, 6 generated", 2 * n, 2 * n - 2);
     assert_eq!(told[1].1, both);
     assert!(lines.iter().all(|line| !line.contains("plain day")), "{lines:?}");
+}
+
+/// In its answer, whatever that is, and on its lines.
+#[test]
+fn each_request_has_an_id_of_its_own_or_of_its_client() {
+    let library = Library::new();
+    let (served, lines) = logged(|| serve(library.options()));
+    let id_of = |answer: &Answer| {
+        let lines = answer.head.lines().filter_map(|line| line.split_once(": "));
+        let mut ids = lines.filter(|(name, _)| name.eq_ignore_ascii_case("x-request-id"));
+        let (_, id) = ids.next().unwrap_or_else(|| panic!("no id: {answer:?}"));
+        assert!(ids.next().is_none(), "one id: {answer:?}");
+        id.to_owned()
+    };
+    let body = json!({ "prompt": "A", "max_tokens": 1 });
+    let stream = json!({ "prompt": "A", "max_tokens": 1, "stream": true });
+    let wrong = json!({ "prompt": 1 });
+    let mut drawn = Vec::new();
+    for (method, path, body, status) in [
+        ("GET", "/health", json!({}), 200),
+        ("GET", "/", json!({}), 200),
+        ("GET", "/nothing", json!({}), 404),
+        ("PUT", "/health", json!({}), 405),
+        ("POST", "/tokenize", json!({ "content": "A" }), 200),
+        ("POST", "/v1/completions", body, 200),
+        ("POST", "/v1/completions", stream, 200),
+        ("POST", "/v1/completions", wrong, 400),
+        ("POST", "/v1/contexts", json!({ "text": "A plain day." }), 200),
+        ("GET", "/v1/contexts/nothing", json!({}), 404),
+    ] {
+        let body = body.to_string();
+        let own = format!("gateway-7/{}", drawn.len());
+        let answer = served.ask(method, path, &[("x-request-id", &own)], &body);
+        assert_eq!((answer.status, id_of(&answer)), (status, own), "{method} {path}");
+        for bad in ["", "two words", &"x".repeat(129)] {
+            let answer = served.ask(method, path, &[("x-request-id", bad)], &body);
+            assert_eq!(answer.status, status, "{method} {path}");
+            drawn.push(id_of(&answer));
+        }
+    }
+    assert!(drawn.iter().all(|id| id.len() == 32), "{drawn:?}");
+    let foreign = [("origin", "http://evil.example"), ("x-request-id", "mine")];
+    assert_eq!(id_of(&served.ask("GET", "/health", &foreign, "")), "mine", "a refusal too");
+    // Each answered request has its line, with the id that its answer had.
+    let lines = lines.all();
+    let ids = lines.iter().filter_map(|line| line.split_once("request_id=")?.1.split(' ').next());
+    let ids: Vec<_> = ids.collect();
+    assert_eq!(ids.len(), 3 * 4, "{lines:?}");
+    assert_eq!(ids.iter().filter(|id| id.starts_with("gateway-7/")).count(), 3, "{lines:?}");
+    assert!(ids[1..4].iter().all(|id| drawn.iter().any(|known| known == id)), "{lines:?}");
 }

@@ -1,5 +1,5 @@
-//! What reads the files of strangers, called with any bytes: models, tokenizers, templates,
-//! sessions.
+//! What reads the files and requests of strangers, called with any bytes: models, tokenizers,
+//! templates, sessions, bodies over HTTP.
 //!
 //! Each target takes a file as a user could name it, opens it through the public API and uses all
 //! that it holds. It must end in a use or in an error, whatever the bytes: no panic, no abort, no
@@ -15,6 +15,7 @@ mod gguf;
 mod input;
 pub mod memory;
 mod outcome;
+mod request;
 mod safetensors;
 mod session;
 mod tokenizer;
@@ -37,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "tokenizer", run: tokenizer::run },
     Target { name: "chat", run: chat::run },
     Target { name: "session", run: session::run },
+    Target { name: "request", run: request::run },
 ];
 
 /// The target `name`, or an error with all names.

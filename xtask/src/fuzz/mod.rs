@@ -26,8 +26,8 @@ use crate::process::{cargo, root, run as run_child, run_logged};
 
 pub(crate) const OPTIONS: &str =
     "[--only TARGET,..] [--runs N | --seconds N | --keep | --coverage]";
-pub(crate) const ABOUT: &str = "calls gguf, safetensors, config, tokenizer, chat, session with changed files: \
-                                executions, crashes, coverage. --keep: makes the corpora anew; --coverage: \
+pub(crate) const ABOUT: &str = "calls gguf, safetensors, config, tokenizer, chat, session, request with changed \
+                                inputs: executions, crashes, coverage. --keep: makes the corpora anew; --coverage: \
                                 lines of the parsers that corpora and unit tests reach";
 
 /// The host, named to cargo so that flags stay off build scripts.

@@ -17,6 +17,7 @@ pub(super) const TARGETS: &[Target] = &[
     Target { name: "tokenizer", max_bytes: 4_096 },
     Target { name: "chat", max_bytes: 4_096 },
     Target { name: "session", max_bytes: 8_192 },
+    Target { name: "request", max_bytes: 2_048 },
 ];
 
 pub(super) struct Target {

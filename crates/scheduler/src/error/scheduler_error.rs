@@ -55,6 +55,12 @@ pub enum SchedulerError {
         /// What is missing.
         what: &'static str,
     },
+    /// What was recorded of the prompt is no number: neither are keys or queries.
+    #[error(
+        "the sums of q q^T and k k^T have what is no number in them: the weights, the keys and \
+         values of a session that was opened, or the arithmetic are broken"
+    )]
+    NonFinite,
     /// A session file.
     #[error(transparent)]
     Session(#[from] SessionFileError),

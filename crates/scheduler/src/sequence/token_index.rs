@@ -56,16 +56,13 @@ impl<B: Backend> Sequence<B> {
         }
         let backend = Arc::clone(&self.backend);
         let (gram_q, gram_k) = self.layers[layer].recorded.sums(&*backend).await?;
-        let missing = if gram_k.iter().all(|x| *x == 0.0) {
-            Some("the sums of q q^T and k k^T")
-        } else if !gram_q.iter().chain(&gram_k).all(|x| x.is_finite()) {
+        if gram_k.iter().all(|x| *x == 0.0) {
+            let (policy, what) = (self.policy.preset, "the sums of q q^T and k k^T");
+            return Err(SchedulerError::NoStatistics { policy, what });
+        }
+        if !gram_q.iter().chain(&gram_k).all(|x| x.is_finite()) {
             // The steps towards a decomposition of what is no number would never end.
-            Some("finite sums of q q^T and k k^T")
-        } else {
-            None
-        };
-        if let Some(what) = missing {
-            return Err(SchedulerError::NoStatistics { policy: self.policy.preset, what });
+            return Err(SchedulerError::NonFinite);
         }
         let made = Projections::new(tokens, &gram_q, &gram_k, self.shape.head_dim);
         let low_rank =

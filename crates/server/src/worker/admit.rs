@@ -84,7 +84,7 @@ impl<B: Backend + 'static> Worker<B> {
                 let n_started = self.n_started.entry(run.job.scope).or_default();
                 *n_started += 1;
                 run.task = *n_started;
-                self.metrics.cached_tokens.increment(run.n_cached as u64);
+                self.metrics.cached(run.n_cached);
                 run.send_progress(run.n_cached);
                 self.runs.push(run);
             }

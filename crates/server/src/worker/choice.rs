@@ -24,6 +24,8 @@ pub(super) struct Choice<B: Backend> {
     /// The token to compute next.
     pub(super) pending: u32,
     pub(super) n_generated: usize,
+    /// Steps that computed a draft.
+    pub(super) n_drafts: usize,
     pub(super) is_done: bool,
     pub(super) sampler: Sampler,
     /// Whether the choice of a token needs all logits.
@@ -69,6 +71,7 @@ impl<B: Backend> Choice<B> {
             index,
             pending: 0,
             n_generated: 0,
+            n_drafts: 0,
             is_done: false,
             sampler: Sampler::new(SamplingParams { seed, ..how.sampling }, model.vocab_size)?,
             needs_logits: how.needs_logits(),
@@ -92,6 +95,7 @@ impl<B: Backend> Choice<B> {
         if let Some(pace) = self.pace.as_mut().filter(|_| engine.options().max_drafted > 0) {
             ids.extend(self.session.draft(self.pending, MAX_DRAFTED, pace));
         }
+        self.n_drafts += usize::from(ids.len() > 1);
         ids
     }
 
@@ -208,7 +212,11 @@ impl<B: Backend> Choice<B> {
         }
         let id = self.sampler.sample(&self.changed, self.session.tokens())?;
         if let Some(n_top) = how.logprobs {
-            self.probs.push(prob_of(id, self.session.logits(), n_top));
+            self.probs.push(match self.sampler.drawn_from().filter(|_| how.is_after_sampling) {
+                Some(from) => drawn_of(id, from, n_top),
+                None if how.is_after_sampling => drawn_of(id, &[(1.0, id)], n_top),
+                None => prob_of(id, self.session.logits(), n_top),
+            });
         }
         Ok(id)
     }
@@ -221,7 +229,7 @@ impl<B: Backend> Choice<B> {
         }
         let (logprobs, tokens) =
             (std::mem::take(&mut self.probs), std::mem::take(&mut self.tokens));
-        out.push(Event::Piece { choice: self.index, text, logprobs, tokens });
+        out.push(Event::Piece { choice: self.index, text, logprobs, tokens, timings: None });
     }
 
     /// Nothing more is generated: what was held back is sent, and why it ended.
@@ -269,5 +277,14 @@ fn prob_of(id: u32, logits: &[f32], n_top: usize) -> TokenProb {
     order.truncate(n_top);
     order.sort_unstable_by(by_logit);
     let top = order.into_iter().map(|id| (id, logprob(id))).collect();
-    TokenProb { id, logprob: logprob(id), top }
+    TokenProb { id, logprob: logprob(id), top, is_drawn: false }
+}
+
+/// The probability of a token among those that it was drawn from, the likeliest of which come
+/// first. What cannot be drawn is not among them.
+fn drawn_of(id: u32, from: &[(f32, u32)], n_top: usize) -> TokenProb {
+    let own = from.iter().find(|(_, known)| *known == id);
+    let likely = from.iter().take_while(|(p, _)| *p > 0.0).take(n_top);
+    let top = likely.map(|(p, id)| (*id, *p)).collect();
+    TokenProb { id, logprob: own.map_or(0.0, |(p, _)| *p), top, is_drawn: true }
 }

@@ -303,6 +303,15 @@ impl<B: Backend> Kept<B> {
         self.entries.iter().map(|entry| bytes(&entry.session)).sum()
     }
 
+    /// Lets go what a slot held, and what it went on from; contexts of the library stay, and what
+    /// shares no more than its beginning.
+    pub(super) fn erase(&mut self, scope: Scope, tokens: &[u32]) {
+        let is_of = |held: &[u32]| held.starts_with(tokens) || tokens.starts_with(held);
+        self.entries.retain(|entry| {
+            entry.scope != scope || entry.name.is_some() || !is_of(entry.session.tokens())
+        });
+    }
+
     fn add(&mut self, entry: Entry<B>) -> usize {
         self.n_kept += 1;
         self.entries.push(entry);

@@ -34,6 +34,7 @@ use longview_ops::Backend;
 use longview_scheduler::SchedulerError;
 use pollster::block_on;
 use tokio::sync::oneshot;
+use tracing::field::display;
 use tracing::{error, warn};
 
 use self::begun::Begun;
@@ -291,6 +292,10 @@ impl<B: Backend + 'static> Worker<B> {
             Message::Forget { scope, id, ids } => {
                 self.kept.forget(scope, id, &ids);
                 self.disk_changed();
+            }
+            Message::Erase { scope, tokens, erased } => {
+                self.kept.erase(scope, &tokens);
+                let _ = erased.send(());
             }
             Message::Drain => self.draining = Some(Instant::now()),
         }
@@ -572,10 +577,12 @@ impl<B: Backend + 'static> Worker<B> {
             let mut events = Vec::new();
             let (engine, how) = (&self.engine, &run.job.how);
             let tokenizer = &self.model.tokenizer;
+            let n_before = choice.n_generated;
             let result = guarded(|| {
                 let step = choice.look(how);
                 choice.advance(engine, tokenizer, how, &mut events).map(|()| step)
             });
+            self.metrics.predicted(choice.n_generated - n_before);
             if let Ok(Some(step)) = &result {
                 run.send_step(step);
             }
@@ -600,7 +607,12 @@ impl<B: Backend + 'static> Worker<B> {
         let run = self.runs.swap_remove(i);
         self.metrics.failed.increment(1);
         let error = self.reason(error);
-        error!("a request failed: {}", error.json());
+        if error.is_numeric() {
+            // What it went on from is no better.
+            self.kept.erase(run.job.scope, &run.job.ids);
+        }
+        let request_id = run.job.request_id.as_ref().map(display);
+        error!(request_id, "a request failed: {}", error.json());
         self.count();
         run.send(Event::Failed(error));
     }
@@ -611,6 +623,7 @@ impl<B: Backend + 'static> Worker<B> {
             if self.runs[i].is_done() {
                 let run = self.runs.swap_remove(i);
                 let summary = run.summary();
+                self.metrics.ended(&summary);
                 // Who has its answer finds its place free.
                 self.count();
                 self.close(run, Some(summary));

@@ -120,6 +120,8 @@ impl<B: Backend + 'static> Worker<B> {
         else {
             return Ok(());
         };
+        // Also where no token is wanted of it: others go on from what is kept.
+        check_numbers(session.logits())?;
         let n = run.job.how.n;
         let mut first = Choice::new(*session, 0, &run.job.how, &self.model)?;
         let mut others = Vec::new();
@@ -134,6 +136,7 @@ impl<B: Backend + 'static> Worker<B> {
             choice.session.reset_stats();
             choice.advance(&self.engine, &self.model.tokenizer, &run.job.how, &mut events)?;
         }
+        self.metrics.predicted(choices.iter().map(|choice| choice.n_generated).sum());
         run.phase = Phase::Answering(choices);
         events.into_iter().for_each(|event| run.send(event));
         Ok(())
@@ -177,6 +180,15 @@ impl<B: Backend + 'static> Worker<B> {
             Phase::Answering(_) => tell(waiter, Ok(())),
         }
         true
+    }
+}
+
+/// Refuses a prompt behind which the model says what is no number.
+fn check_numbers(logits: &[f32]) -> Result<(), EngineError> {
+    let is_none = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+    match logits.iter().position(is_none) {
+        Some(at) => Err(EngineError::NonFinite { token: at as u32, value: logits[at] }),
+        None => Ok(()),
     }
 }
 

@@ -113,7 +113,12 @@ impl<B: Backend> Run<B> {
     }
 
     /// Sends to all who wait for it. Who does not listen any more is found by [`Run::is_left`].
-    pub(super) fn send(&self, event: Event) {
+    pub(super) fn send(&self, mut event: Event) {
+        if let Event::Piece { timings, .. } = &mut event
+            && self.job.how.timings_per_token
+        {
+            *timings = Some(Box::new(self.figures()));
+        }
         for events in self.also.iter().chain([&self.job.events]) {
             let _ = events.try_send(event.clone());
         }
@@ -129,6 +134,7 @@ impl<B: Backend> Run<B> {
             cached: self.n_cached,
             processed,
             time_ms: self.began.elapsed().as_millis() as u64,
+            is_timed: self.job.how.timings_per_token,
         };
         // Who does not keep up misses some of it, but not the end.
         let all = self.also.iter().chain([&self.job.events]);
@@ -178,11 +184,10 @@ impl<B: Backend> Run<B> {
         }
     }
 
-    /// What it took.
-    pub(super) fn summary(&self) -> Summary {
+    /// Tokens and times so far.
+    fn figures(&self) -> Summary {
         let answer_time = self.read.map_or(Duration::ZERO, |read| read.elapsed());
         let how = &self.job.how;
-        let is_drawn = how.max_tokens != Some(0) && how.sampling.temperature > 0.0;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let mut summary = Summary {
             n_prompt: self.job.ids.len(),
@@ -191,16 +196,27 @@ impl<B: Backend> Run<B> {
             predicted_ms: ms(answer_time),
             waited_ms: ms(self.began - self.job.since),
             policy: how.policy.preset.name().to_owned(),
-            seed: is_drawn.then_some(how.sampling.seed),
             n_tokens: self.job.ids.len(),
             ..Summary::default()
         };
         if let Phase::Answering(choices) = &self.phase {
             summary.n_predicted = choices.iter().map(|choice| choice.n_generated).sum();
+            summary.n_drafts = choices.iter().map(|choice| choice.n_drafts).sum();
             for timings in choices.iter().map(|choice| choice.session.timings()) {
                 summary.n_drafted += timings.drafted_tokens as usize;
                 summary.n_accepted += timings.accepted_tokens as usize;
             }
+        }
+        summary
+    }
+
+    /// What it took.
+    pub(super) fn summary(&self) -> Summary {
+        let how = &self.job.how;
+        let is_drawn = how.max_tokens != Some(0) && how.sampling.temperature > 0.0;
+        let seed = is_drawn.then_some(how.sampling.seed);
+        let mut summary = Summary { seed, ..self.figures() };
+        if let Phase::Answering(choices) = &self.phase {
             let bounds = choices.iter().filter_map(|choice| LeftOut::of(&choice.session));
             summary.left_out = bounds.reduce(LeftOut::with);
             if let Some(first) = choices.first() {
@@ -208,6 +224,7 @@ impl<B: Backend> Run<B> {
                 (summary.prefill, summary.blocks) = (sequence.was_read(), sequence.block_counts());
                 summary.attended = first.session.stats().mean_attended();
                 summary.n_tokens = first.session.tokens().len();
+                summary.left = Some(first.session.tokens().into());
                 summary.seen = first.seen(&self.job.how);
             }
         }

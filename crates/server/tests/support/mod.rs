@@ -237,7 +237,18 @@ impl Served {
     }
 
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-        let mut stream = self.send(method, path, headers, body);
+        self.ask_bytes(method, path, headers, body.as_bytes())
+    }
+
+    /// The same with a body that need not be a text.
+    pub fn ask_bytes(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        let mut stream = self.send_bytes(method, path, headers, body);
         read_answer(&mut stream)
     }
 
@@ -249,6 +260,16 @@ impl Served {
         headers: &[(&str, &str)],
         body: &str,
     ) -> TcpStream {
+        self.send_bytes(method, path, headers, body.as_bytes())
+    }
+
+    fn send_bytes(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> TcpStream {
         let mut stream = self.connect();
         let mut head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\n");
         if !headers.iter().any(|(name, _)| *name == "host") {
@@ -257,9 +278,9 @@ impl Served {
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
         }
-        head += &format!("content-length: {}\r\n\r\n{body}", body.len());
+        head += &format!("content-length: {}\r\n\r\n", body.len());
         // A server that refuses early may have closed already.
-        let _ = stream.write_all(head.as_bytes());
+        let _ = stream.write_all(&[head.as_bytes(), body].concat());
         stream
     }
 
