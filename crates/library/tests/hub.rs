@@ -9,4 +9,10 @@ mod faults;
 mod pulls;
 #[cfg(feature = "shared")]
 mod shared;
+#[cfg(feature = "shared")]
+mod shared_alike;
+#[cfg(feature = "shared")]
+mod shared_repair;
+#[cfg(feature = "shared")]
+mod shared_trust;
 mod support;

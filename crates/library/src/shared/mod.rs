@@ -29,6 +29,7 @@ mod seal;
 mod share;
 mod storage;
 
+pub use self::address::Patience;
 pub use self::error::ShareError;
 pub use self::find::{SharedDocument, SharedSession};
 pub use self::incoming::Incoming;

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{
+    Error, Extensions, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+};
 
 use super::error::ShareError;
+use super::http::{Most, TooLong};
 
 /// A storage, and where in it everything lies.
 #[derive(Clone, Debug)]
@@ -30,12 +33,20 @@ impl Storage {
         Self { store, root }
     }
 
-    /// The bytes of an object, if there is one.
-    pub(super) fn get(&self, name: &str) -> Result<Option<Bytes>, ShareError> {
+    /// The bytes of an object, if there is one. Of one with more than `most` bytes there are none:
+    /// it is not what was written, and this machine need not find out by holding all of it.
+    pub(super) fn get(&self, name: &str, most: u64) -> Result<Option<Bytes>, ShareError> {
         let path = self.path(name);
-        let got = run(async { self.store.get(&path).await?.bytes().await });
+        let mut extensions = Extensions::new();
+        extensions.insert(Most(most));
+        let options = GetOptions::new().with_extensions(extensions);
+        let got = run(async {
+            let got = self.store.get_opts(&path, options).await?;
+            if got.meta.size > most { Ok(Bytes::new()) } else { got.bytes().await }
+        });
         match got {
             Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) if TooLong::is_why(&error) => Ok(Some(Bytes::new())),
             other => Ok(Some(other?)),
         }
     }
