@@ -14,5 +14,7 @@ mod shared_alike;
 #[cfg(feature = "shared")]
 mod shared_repair;
 #[cfg(feature = "shared")]
+mod shared_slow;
+#[cfg(feature = "shared")]
 mod shared_trust;
 mod support;

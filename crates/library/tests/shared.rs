@@ -242,23 +242,23 @@ pub(crate) fn two_builders(share: &Share) -> (Vec<Published>, usize) {
 
 #[test]
 fn of_two_who_read_the_same_one_wins_and_both_are_right() {
+    let one_wins = |share: &Share, folder: &Path| {
+        let (sent, from) = two_builders(share);
+        let is_sent = |sent: &Published| matches!(sent, Published::Sent(_));
+        assert_eq!(sent.iter().filter(|sent| is_sent(sent)).count(), 1, "{sent:?}");
+        assert!(is_sent(&sent[from]), "the winner's is there: {sent:?}");
+        let files = files_below(folder);
+        let n_parts = files.iter().filter(|file| file.to_string_lossy().contains("/parts/"));
+        assert_eq!(n_parts.count(), 7, "those of the other are gone: {files:?}");
+    };
     for _ in 0..4 {
         let folder = TempFolder::new();
         let key = ShareKey::new(KEY).unwrap();
         let share = Share::open_with(folder.0.to_str().unwrap(), &key, &[]).unwrap();
-        let (sent, from) = two_builders(&share.with_part_bytes(PART));
-        let is_sent = |sent: &Published| matches!(sent, Published::Sent(_));
-        assert_eq!(sent.iter().filter(|sent| is_sent(sent)).count(), 1, "{sent:?}");
-        assert!(is_sent(&sent[from]), "the winner's is there: {sent:?}");
-        let files = files_below(&folder.0);
-        let n_parts = files.iter().filter(|file| file.to_string_lossy().contains("/parts/"));
-        assert_eq!(n_parts.count(), 7, "those of the other are gone: {files:?}");
+        one_wins(&share.with_part_bytes(PART), &folder.0);
+        let server = ObjectServer::start().unwrap();
+        one_wins(&self::share(server.address()), &server.folder());
     }
-    // This server looks for the object and then writes it, which S3 does in one: here both may
-    // have sent theirs, and what is there is of one of them all the same.
-    let server = ObjectServer::start().unwrap();
-    let (sent, from) = two_builders(&share(server.address()));
-    assert!(matches!(sent[from], Published::Sent(_)), "{sent:?}");
 }
 
 #[test]

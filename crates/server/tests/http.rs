@@ -19,6 +19,8 @@ mod prefill;
 mod refusals;
 mod repeat;
 mod scopes;
+#[cfg(feature = "shared")]
+mod share;
 mod streams;
 mod support;
 mod thoughts;
