@@ -1,10 +1,14 @@
 //! Documents that machines share: what a storage or its address may not do.
 
 use std::fs::{self, File};
+#[cfg(unix)]
+use std::path::{Path, PathBuf};
 
 use longview_library::shared::{Share, ShareError, ShareKey};
 use longview_object_server::{BUCKET, ObjectServer, files_below};
 
+#[cfg(unix)]
+use crate::shared::TempFolder;
 use crate::shared::{KEY, Machine, PART, bytes, machines, tokens};
 
 /// Longer than any answer may be. The files have holes, and take no room.
@@ -34,6 +38,61 @@ fn an_object_that_is_too_long_is_not_right() {
         }
         assert!(!b.share.rests(), "{what}: the storage answers");
         fs::write(file, right).unwrap();
+    }
+}
+
+/// A share in a folder with this mode, something in it, and modes of folders and files below.
+#[cfg(unix)]
+fn modes_below(mode: u32, older: bool) -> (u32, [Vec<u32>; 2]) {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = TempFolder::new();
+    let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(mode)).unwrap();
+    let key = ShareKey::new(KEY).unwrap();
+    let share = Share::open_with(folder.0.to_str().unwrap(), &key, &[]).unwrap();
+    let machine = Machine::new(share);
+    let all = || {
+        let (mut folders, mut files) = (vec![folder.0.clone()], Vec::new());
+        let mut at = 0;
+        while at < folders.len() {
+            for entry in fs::read_dir(&folders[at]).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { folders.push(path) } else { files.push(path) }
+            }
+            at += 1;
+        }
+        (folders.split_off(1), files)
+    };
+    machine.publish(&machine.read("The text.", &tokens(1), &bytes(1))).unwrap();
+    if older {
+        // As versions made them that did not look at modes.
+        all().0.iter().for_each(|path| {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        });
+        machine.publish(&machine.read("Another text.", &tokens(2), &bytes(2))).unwrap();
+    }
+    let (folders, files) = all();
+    let (first, of_one) = (folders[0].clone(), |paths: Vec<PathBuf>| {
+        let mut modes: Vec<u32> = paths.iter().map(|path| mode_of(path)).collect();
+        modes.sort_unstable();
+        modes.dedup();
+        modes
+    });
+    // Those below one that is closed are out of reach.
+    let folders = if older { vec![first] } else { folders };
+    (mode_of(&folder.0), [of_one(folders), of_one(files)])
+}
+
+#[test]
+#[cfg(unix)]
+fn what_is_in_a_folder_is_its_owners_or_of_its_group() {
+    for mode in [0o755, 0o777, 0o700, 0o2755, 0o770] {
+        assert_eq!(modes_below(mode, false), (mode, [vec![0o700], vec![0o600]]), "{mode:o}");
+    }
+    assert_eq!(modes_below(0o755, true), (0o755, [vec![0o700], vec![0o600]]));
+    // Whoever set up the folder for a group said so.
+    for mode in [0o2770, 0o2775] {
+        assert_eq!(modes_below(mode, false), (mode, [vec![0o2770], vec![0o660]]), "{mode:o}");
     }
 }
 

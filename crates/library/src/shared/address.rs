@@ -13,6 +13,7 @@ use object_store::path::Path as Name;
 use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 
 use super::error::ShareError;
+use super::folder::Folder;
 use super::http::Connector;
 use super::storage::Storage;
 
@@ -121,7 +122,7 @@ fn folder(path: &Path, address: &str) -> Result<Storage, ShareError> {
         return Err(wrong(format!("is no folder; make it, or {FORMS}")));
     }
     let store = LocalFileSystem::new_with_prefix(path).map_err(|error| wrong(error.to_string()))?;
-    Ok(Storage::new(Arc::new(store.with_fsync(true)), Name::default()))
+    Ok(Storage::in_folder(Arc::new(store.with_fsync(true)), Folder::new(path)?))
 }
 
 /// What the environment says about a provider, under the names of its own programs. (The builders

@@ -21,6 +21,7 @@
 mod address;
 mod error;
 mod find;
+mod folder;
 mod http;
 mod incoming;
 mod publish;

@@ -11,6 +11,7 @@ use object_store::{
 };
 
 use super::error::ShareError;
+use super::folder::Folder;
 use super::http::{Most, TooLong};
 
 /// A storage, and where in it everything lies.
@@ -18,6 +19,8 @@ use super::http::{Most, TooLong};
 pub(super) struct Storage {
     store: Arc<dyn ObjectStore>,
     root: Path,
+    /// Where it is a folder, who may read it.
+    folder: Option<Folder>,
 }
 
 /// An object of a list.
@@ -30,7 +33,12 @@ pub(super) struct Listed {
 
 impl Storage {
     pub(super) fn new(store: Arc<dyn ObjectStore>, root: Path) -> Self {
-        Self { store, root }
+        Self { store, root, folder: None }
+    }
+
+    /// One in a folder.
+    pub(super) fn in_folder(store: Arc<dyn ObjectStore>, folder: Folder) -> Self {
+        Self { store, root: Path::default(), folder: Some(folder) }
     }
 
     /// The bytes of an object, if there is one. Of one with more than `most` bytes there are none:
@@ -54,8 +62,10 @@ impl Storage {
     /// Writes an object, in place of one that is there.
     pub(super) fn put(&self, name: &str, bytes: Bytes) -> Result<(), ShareError> {
         let path = self.path(name);
-        run(async { self.store.put(&path, bytes.into()).await })?;
-        Ok(())
+        self.privately(name, || {
+            run(async { self.store.put(&path, bytes.into()).await })?;
+            Ok(())
+        })
     }
 
     /// Writes an object if there is none of this name; whether it did. One of several that try at
@@ -63,11 +73,27 @@ impl Storage {
     pub(super) fn put_new(&self, name: &str, bytes: Bytes) -> Result<bool, ShareError> {
         let path = self.path(name);
         let options = PutOptions::from(PutMode::Create);
-        match run(async { self.store.put_opts(&path, bytes.into(), options).await }) {
-            Ok(_) => Ok(true),
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        self.privately(name, || {
+            match run(async { self.store.put_opts(&path, bytes.into(), options).await }) {
+                Ok(_) => Ok(true),
+                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    /// What writes an object, where only those may read it who may read what is shared.
+    fn privately<T>(
+        &self,
+        name: &str,
+        write: impl FnOnce() -> Result<T, ShareError>,
+    ) -> Result<T, ShareError> {
+        let Some(folder) = &self.folder else { return write() };
+        let failed = |error| Error::Generic { store: "folder", source: Box::new(error) };
+        folder.open_way(name).map_err(failed)?;
+        let written = write()?;
+        folder.close(name).map_err(failed)?;
+        Ok(written)
     }
 
     /// Objects in a folder, at most so many.
