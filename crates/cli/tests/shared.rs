@@ -27,11 +27,18 @@ fn machine(storage: std::net::SocketAddr, words: &[&str]) -> Command {
     command
 }
 
+fn words_of(library: &str) -> [&str; 7] {
+    ["serve", "--device", "cpu", "--port", "0", "--library", library]
+}
+
 /// A server of such a machine.
 fn serving(storage: std::net::SocketAddr, library: &str, more: &[&str]) -> Serving {
-    let words =
-        ["serve", "--device", "cpu", "--port", "0", "--ctx-size", "4096", "--library", library];
-    Serving::start(machine(storage, &[&words[..], more].concat()))
+    serving_with(storage, library, &[&["--ctx-size", "4096"], more].concat())
+}
+
+/// The same with a context that the options say.
+fn serving_with(storage: std::net::SocketAddr, library: &str, options: &[&str]) -> Serving {
+    Serving::start(machine(storage, &[&words_of(library)[..], options].concat()))
 }
 
 fn metric(serving: &Serving, name: &str) -> f64 {
@@ -58,9 +65,14 @@ fn post(address: &str, path: &str, headers: Headers<'_>, body: &Value) -> Value 
 
 /// A text of more than a thousand tokens, with a fact in it.
 fn text(i: usize) -> String {
+    text_of(90, i)
+}
+
+fn text_of(n_guests: usize, i: usize) -> String {
     let sentence = |n: usize| format!(" Guest {n} of house {i} came at noon and left again.");
     let guests = |range: std::ops::Range<usize>| range.map(sentence).collect::<String>();
-    format!("{} The pass key is 48213.{}", guests(0..50), guests(50..90))
+    let at = n_guests * 5 / 9;
+    format!("{} The pass key is 48213.{}", guests(0..at), guests(at..n_guests))
 }
 
 const CHAT: &str = "/v1/chat/completions";
@@ -165,12 +177,12 @@ fn what_one_server_built_another_answers_without_reading() {
 }
 
 /// Copies what a library has to the storage, in parts that are small beside a layer.
-fn publish(storage: &ObjectServer, library: &str) {
+fn publish(storage: &ObjectServer, library: &str, part_bytes: u64) {
     let environment = ObjectServer::environment(storage.address());
     let key = ShareKey::new(KEY).unwrap();
     let share = Share::open_with(&format!("s3://{BUCKET}/team"), &key, &environment).unwrap();
     let (share, documents) =
-        (share.with_part_bytes(32 << 10), Documents::open(Path::new(library)).unwrap());
+        (share.with_part_bytes(part_bytes), Documents::open(Path::new(library)).unwrap());
     let all = documents.list().unwrap();
     let sessions = all.iter().flat_map(|d| d.sessions.iter().map(|session| (d.id, session)));
     let sent = sessions.map(|(id, session)| share.publish(&documents, id, session).unwrap());
@@ -189,16 +201,57 @@ fn parts(storage: &ObjectServer) -> Vec<PathBuf> {
 
 #[test]
 fn a_question_is_begun_while_its_document_comes() {
+    // The policy that servers have by default makes no index up to 8,192 tokens, and such a
+    // document would wait for all layers. `clusterkv` makes one of any.
+    let options = ["--policy", "clusterkv", "--ctx-size", "4096"];
+    let Coming { storage, network, folder, id, here } =
+        begins_while_it_comes(&options, &text(6), 32 << 10);
+
+    // A part of the last layer that is not as it was written: nothing that was begun is used.
+    let parts = parts(&storage);
+    let damaged = &parts[parts.len() * 9 / 10];
+    let mut bytes = fs::read(damaged).unwrap();
+    bytes[100] ^= 1;
+    fs::write(damaged, &bytes).unwrap();
+    let library = folder.file("c").to_str().unwrap().to_owned();
+    let reads = serving_with(network.address(), &library, &options);
+    let answer = post(&reads.address, CHAT, &[], &question(&id));
+    assert_eq!(answer["choices"], here["choices"]);
+    assert_eq!(cached(&answer), 0, "it was read");
+    assert_eq!(metric(&reads, "longview:shared_fetched_total"), 0.0);
+    assert_eq!(metric(&reads, "longview:shared_missed_total"), 1.0);
+    assert_eq!(metric(&reads, "longview:shared_begun_layers_total"), 0.0);
+    let listed = Documents::open(Path::new(&library)).unwrap().list().unwrap();
+    assert!(listed.iter().all(|document| document.sessions.is_empty()));
+}
+
+#[test]
+fn a_question_about_a_long_document_is_begun_while_it_comes_by_default() {
+    let coming = begins_while_it_comes(&["--ctx-size", "16384"], &text_of(660, 7), 256 << 10);
+    let n_tokens = cached(&coming.here);
+    assert!(n_tokens > 8_192, "{n_tokens} tokens");
+}
+
+/// What came to a server in [`begins_while_it_comes`].
+struct Coming {
+    storage: ObjectServer,
+    network: Proxy,
+    folder: TempFolder,
+    /// The document, and the answer of the server that read it.
+    id: Value,
+    here: Value,
+}
+
+/// A server with these options begins a question about this text while its session comes, in parts
+/// of so many bytes.
+fn begins_while_it_comes(options: &[&str], text: &str, part_bytes: u64) -> Coming {
     let (storage, folder) = (ObjectServer::start().unwrap(), TempFolder::new());
     let network = Proxy::to(storage.address()).unwrap();
     let library = |name: &str| folder.file(name).to_str().unwrap().to_owned();
-    // (Under `longview` a document as short as this one has no index yet, and waits for all.)
-    let policy = ["--policy", "clusterkv"];
-    let words = ["serve", "--device", "cpu", "--port", "0", "--ctx-size", "4096", "--library"];
-    let alone = Serving::start(command([&words[..], &[&library("a")], &policy].concat()));
-    let built = post(&alone.address, "/v1/contexts", &[], &json!({ "text": text(6) }));
+    let alone = Serving::start(command([&words_of(&library("a"))[..], options].concat()));
+    let built = post(&alone.address, "/v1/contexts", &[], &json!({ "text": text }));
     let (id, n_tokens) = (&built["id"], built["n_tokens"].as_u64().unwrap());
-    publish(&storage, &library("a"));
+    publish(&storage, &library("a"), part_bytes);
     let here = post(&alone.address, CHAT, &[], &question(id));
 
     // A layer is a fifth of the file, and what is on its way at once a small part of one.
@@ -206,7 +259,7 @@ fn a_question_is_begun_while_its_document_comes() {
     let size: u64 = parts.iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     assert!(parts.len() > 80, "{} parts", parts.len());
     network.set(Fault::Slow { bytes_per_s: size / 3 });
-    let slow = serving(network.address(), &library("b"), &policy);
+    let slow = serving_with(network.address(), &library("b"), options);
     let there = post(&slow.address, CHAT, &[], &question(id));
     assert_eq!(there["choices"], here["choices"]);
     assert_eq!(cached(&there), n_tokens, "the question itself was not known");
@@ -218,21 +271,7 @@ fn a_question_is_begun_while_its_document_comes() {
     let again = post(&slow.address, CHAT, &[], &question(id));
     assert_eq!(again["choices"], here["choices"]);
     wait_for(&slow, "longview:shared_fetched_total", 1.0);
-
-    // A part of the last layer that is not as it was written: nothing that was begun is used.
-    let damaged = &parts[parts.len() * 9 / 10];
-    let mut bytes = fs::read(damaged).unwrap();
-    bytes[100] ^= 1;
-    fs::write(damaged, &bytes).unwrap();
-    let reads = serving(network.address(), &library("c"), &policy);
-    let answer = post(&reads.address, CHAT, &[], &question(id));
-    assert_eq!(answer["choices"], here["choices"]);
-    assert_eq!(cached(&answer), 0, "it was read");
-    assert_eq!(metric(&reads, "longview:shared_fetched_total"), 0.0);
-    assert_eq!(metric(&reads, "longview:shared_missed_total"), 1.0);
-    assert_eq!(metric(&reads, "longview:shared_begun_layers_total"), 0.0);
-    let listed = Documents::open(Path::new(&library("c"))).unwrap().list().unwrap();
-    assert!(listed.iter().all(|document| document.sessions.is_empty()));
+    Coming { storage, network, folder, id: id.clone(), here }
 }
 
 #[test]

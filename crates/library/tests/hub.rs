@@ -9,4 +9,12 @@ mod faults;
 mod pulls;
 #[cfg(feature = "shared")]
 mod shared;
+#[cfg(feature = "shared")]
+mod shared_alike;
+#[cfg(feature = "shared")]
+mod shared_repair;
+#[cfg(feature = "shared")]
+mod shared_slow;
+#[cfg(feature = "shared")]
+mod shared_trust;
 mod support;

@@ -21,10 +21,10 @@ pub(crate) const PART: u64 = 128 << 10;
 pub(crate) const SESSION: usize = 6 * PART as usize + 1000;
 
 /// A folder that is removed at the end of a test.
-pub(crate) struct TempFolder(PathBuf);
+pub(crate) struct TempFolder(pub(crate) PathBuf);
 
 impl TempFolder {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("longview-share-{}-{n}", std::process::id()));
@@ -59,11 +59,21 @@ impl Machine {
 
     /// Reads a document to its end, so to say: a session of it with these bytes.
     pub(crate) fn read(&self, text: &str, tokens: &[u32], bytes: &[u8]) -> (Id, SessionEntry) {
+        self.read_as(&key(), text, tokens, bytes)
+    }
+
+    pub(crate) fn read_as(
+        &self,
+        key: &SessionKey,
+        text: &str,
+        tokens: &[u32],
+        bytes: &[u8],
+    ) -> (Id, SessionEntry) {
         let sources =
             vec![Source { name: "a.txt".into(), kind: "txt".into(), bytes: 3, pages: None }];
         let new = NewDocument { text, name: None, sources };
         let id = self.documents.add(new).unwrap().id;
-        let building = self.documents.begin(id, &key()).unwrap();
+        let building = self.documents.begin(id, key).unwrap();
         let mut writer = building.writer().unwrap();
         writer.write_all(bytes).unwrap();
         let facts = Facts {
@@ -101,7 +111,7 @@ impl Machine {
     }
 }
 
-fn key() -> SessionKey {
+pub(crate) fn key() -> SessionKey {
     SessionKey {
         fingerprint: Id::of(b"a model"),
         kv_type: "f16".into(),
@@ -126,7 +136,7 @@ pub(crate) fn bytes(seed: u32) -> Vec<u8> {
         .collect()
 }
 
-fn share(address: std::net::SocketAddr) -> Share {
+pub(crate) fn share(address: std::net::SocketAddr) -> Share {
     share_with(address, KEY)
 }
 
@@ -138,7 +148,7 @@ fn share_with(address: std::net::SocketAddr, key: &str) -> Share {
 }
 
 /// A server, and two machines: one that reaches it through a network that fails, one directly.
-fn machines() -> (ObjectServer, Proxy, Machine, Machine) {
+pub(crate) fn machines() -> (ObjectServer, Proxy, Machine, Machine) {
     let server = ObjectServer::start().unwrap();
     let proxy = Proxy::to(server.address()).unwrap();
     let (far, near) = (Machine::new(share(proxy.address())), Machine::new(share(server.address())));
@@ -232,23 +242,23 @@ pub(crate) fn two_builders(share: &Share) -> (Vec<Published>, usize) {
 
 #[test]
 fn of_two_who_read_the_same_one_wins_and_both_are_right() {
+    let one_wins = |share: &Share, folder: &Path| {
+        let (sent, from) = two_builders(share);
+        let is_sent = |sent: &Published| matches!(sent, Published::Sent(_));
+        assert_eq!(sent.iter().filter(|sent| is_sent(sent)).count(), 1, "{sent:?}");
+        assert!(is_sent(&sent[from]), "the winner's is there: {sent:?}");
+        let files = files_below(folder);
+        let n_parts = files.iter().filter(|file| file.to_string_lossy().contains("/parts/"));
+        assert_eq!(n_parts.count(), 7, "those of the other are gone: {files:?}");
+    };
     for _ in 0..4 {
         let folder = TempFolder::new();
         let key = ShareKey::new(KEY).unwrap();
         let share = Share::open_with(folder.0.to_str().unwrap(), &key, &[]).unwrap();
-        let (sent, from) = two_builders(&share.with_part_bytes(PART));
-        let is_sent = |sent: &Published| matches!(sent, Published::Sent(_));
-        assert_eq!(sent.iter().filter(|sent| is_sent(sent)).count(), 1, "{sent:?}");
-        assert!(is_sent(&sent[from]), "the winner's is there: {sent:?}");
-        let files = files_below(&folder.0);
-        let n_parts = files.iter().filter(|file| file.to_string_lossy().contains("/parts/"));
-        assert_eq!(n_parts.count(), 7, "those of the other are gone: {files:?}");
+        one_wins(&share.with_part_bytes(PART), &folder.0);
+        let server = ObjectServer::start().unwrap();
+        one_wins(&self::share(server.address()), &server.folder());
     }
-    // This server looks for the object and then writes it, which S3 does in one: here both may
-    // have sent theirs, and what is there is of one of them all the same.
-    let server = ObjectServer::start().unwrap();
-    let (sent, from) = two_builders(&share(server.address()));
-    assert!(matches!(sent[from], Published::Sent(_)), "{sent:?}");
 }
 
 #[test]

@@ -22,6 +22,8 @@ mod prompts;
 mod refusals;
 mod repeat;
 mod scopes;
+#[cfg(feature = "shared")]
+mod share;
 mod slots;
 mod streams;
 mod support;

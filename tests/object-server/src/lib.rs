@@ -1,6 +1,7 @@
 //! A real S3 server on this machine, over a folder, and between it and its clients a network that
 //! fails on purpose. For tests.
 
+mod conditions;
 mod proxy;
 
 pub use self::proxy::{Fault, Proxy};
@@ -21,6 +22,8 @@ use s3s_fs::FileSystem;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
+
+use self::conditions::{Conditional, Conditions};
 
 /// The bucket that there is.
 pub const BUCKET: &str = "documents";
@@ -54,7 +57,7 @@ impl ObjectServer {
             FileSystem::new(&folder).map_err(|e| io::Error::other(format!("{e:?}")))?,
         );
         service.set_auth(Auth { is_expired: Arc::clone(&is_expired) });
-        let service = service.build();
+        let (service, conditions) = (service.build(), Arc::new(Conditions::default()));
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let address = listener.local_addr()?;
@@ -63,7 +66,7 @@ impl ObjectServer {
             runtime.block_on(async {
                 let accept = async {
                     while let Ok((socket, _)) = listener.accept().await {
-                        let service = service.clone();
+                        let service = Conditional::new(&service, &conditions);
                         tokio::spawn(async move {
                             let server = Connections::new(TokioExecutor::new());
                             let _ = server.serve_connection(TokioIo::new(socket), service).await;

@@ -40,6 +40,19 @@ pub enum Fault {
         /// Bytes of all connections.
         bytes_per_s: u64,
     },
+    /// All requests together go at so many bytes a second.
+    SlowWrites {
+        /// Bytes of all connections.
+        bytes_per_s: u64,
+    },
+    /// Requests to write objects whose address has this in it go so much later, also where their
+    /// client has left.
+    HoldWrites {
+        /// A part of an address.
+        of: &'static str,
+        /// How much later.
+        by: Duration,
+    },
     /// The connection is closed when this many requests to write have passed.
     CutWrites {
         /// Requests to write that still pass.
@@ -111,7 +124,7 @@ impl Proxy {
     }
 
     fn pass_requests(&self, mut from: TcpStream, mut to: TcpStream) {
-        let mut piece = vec![0; PIECE];
+        let (mut piece, mut held) = (vec![0; PIECE], None);
         loop {
             let n = match from.read(&mut piece) {
                 Ok(n) if n > 0 => n,
@@ -125,11 +138,36 @@ impl Proxy {
             if is_request && self.refuses(is_put, &mut from) {
                 break;
             }
+            held = self.delay(&piece[..n], is_put).or(held);
             if to.write_all(&piece[..n]).is_err() {
                 break;
             }
         }
+        // A server drops what it is at when its client closes the connection.
+        if let Some(by) = held {
+            thread::sleep(by);
+        }
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    }
+
+    /// Waits before a piece of a request goes on; how long a request to write was held.
+    fn delay(&self, piece: &[u8], is_put: bool) -> Option<Duration> {
+        match self.fault() {
+            Fault::SlowWrites { bytes_per_s } => {
+                let _link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+                thread::sleep(Duration::from_secs_f64(piece.len() as f64 / bytes_per_s as f64));
+                None
+            }
+            Fault::HoldWrites { of, by } if is_put => {
+                let line = piece.split(|byte| *byte == b'\n').next().unwrap_or(piece);
+                if !String::from_utf8_lossy(line).contains(of) {
+                    return None;
+                }
+                thread::sleep(by);
+                Some(by)
+            }
+            _ => None,
+        }
     }
 
     /// Whether a request does not reach the server.

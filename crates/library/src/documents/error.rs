@@ -168,7 +168,7 @@ pub enum DocumentsError {
 
 impl DocumentsError {
     /// An error of the system on the way to `map_err`.
-    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| {
             if space::is_full(&source) {

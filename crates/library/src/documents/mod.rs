@@ -40,6 +40,8 @@ pub use self::folder::default_folder;
 pub use self::id::{Id, NoId};
 pub use self::manifest::VERSION as MANIFEST_VERSION;
 pub use self::name::{check_name, name_of_file};
+#[cfg(all(feature = "shared", unix))]
+pub(crate) use self::part::sync_folder;
 pub use self::prefix::{BLOCK, Chain};
 pub use self::quota::Evicted;
 pub use self::store::{Documents, Freed, Nearest, NewDocument, Usage};

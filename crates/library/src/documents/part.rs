@@ -136,7 +136,7 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DocumentsErro
 }
 
 /// A name is on the disk when its folder is. Windows writes folders itself.
-pub(super) fn sync_folder(path: &Path) -> Result<(), DocumentsError> {
+pub(crate) fn sync_folder(path: &Path) -> Result<(), DocumentsError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     if cfg!(windows) {
         return Ok(());

@@ -36,10 +36,16 @@ impl Chain {
         Self(digits)
     }
 
-    /// The digits of the first block; none where there is no whole one.
+    /// The digits of what the first `n` blocks hash to; none where there are not as many.
     #[cfg(feature = "shared")]
-    pub(crate) fn first(&self) -> &str {
-        self.0.get(..DIGITS).unwrap_or("")
+    pub(crate) fn prefix(&self, n: usize) -> &str {
+        n.checked_sub(1).and_then(|i| self.0.get(i * DIGITS..n * DIGITS)).unwrap_or("")
+    }
+
+    /// Its blocks.
+    #[cfg(feature = "shared")]
+    pub(crate) fn n_blocks(&self) -> usize {
+        self.0.len() / DIGITS
     }
 
     /// Tokens that both lists begin with, in whole blocks.

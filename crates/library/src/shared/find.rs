@@ -1,24 +1,29 @@
 //! What there is: sessions that a prompt begins with, and documents by name.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::error::ShareError;
-use super::record::{DocumentRecord, NameRecord, SessionRecord, VERSION};
+use super::record::{self, DocumentRecord, NameRecord, SessionRecord, VERSION};
+use super::seal::ScopeKey;
 use super::share::Share;
-use super::storage::Storage;
+use super::storage::{Listed, Storage};
 use crate::documents::{
     BLOCK, Chain, Document, Documents, DocumentsError, Id, NewDocument, SessionKey,
 };
 
-/// Sessions with one first block that are looked at.
-const MOST_ALIKE: usize = 64;
 /// Sessions of one document that are looked at.
 const MOST_SESSIONS: usize = 64;
+/// Objects of a list of which some are looked at: as many as a storage lists at once.
+const MOST_LISTED: usize = 1000;
+/// Bytes of an object with a tag. (A session of 128 GB has a megabyte of hashes.)
+pub(super) const MOST_SEALED: u64 = 16 << 20;
 /// Requests at the same time for what is small.
-const N_ASKING: usize = 8;
+pub(super) const N_ASKING: usize = 8;
 
 /// A document of shared storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +34,6 @@ pub struct SharedDocument {
 /// A session of shared storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedSession {
-    pub(super) name: String,
     pub(super) record: SessionRecord,
     n_common: usize,
 }
@@ -96,7 +100,9 @@ impl SharedSession {
 impl Share {
     /// The session with most tokens in common with the beginning of `tokens`, and with more than
     /// `beyond`, as [`Documents::nearest`] finds it in a library: one list and a request for each
-    /// session with the same first block. What has no right tag is not there.
+    /// session with the same first block. Where these are more than 64, it is one of those with
+    /// most in common: at least four fifths of the best one's blocks. What has no right tag is not
+    /// there.
     ///
     /// # Errors
     /// If the storage does not answer, or refuses.
@@ -111,16 +117,69 @@ impl Share {
             return Ok(None);
         }
         let wanted = Chain::of(tokens);
-        let folder = self.scope.index(key, &wanted);
-        let listed = self.noted(self.quick.list(&folder, MOST_ALIKE))?;
-        let found = self.sessions_of(listed.into_iter().map(|listed| listed.name).collect());
-        let found = self.noted(found)?.into_iter().filter_map(|(name, record)| {
+        let names = self.noted(self.alike(key, &wanted))?;
+        let found = self.sessions_of(&names);
+        let found = self.noted(found)?.into_iter().filter_map(|record| {
             let n_common = record.chain.common(&wanted);
             let fits = record.key.has_rows_of(key) && record.n_tokens <= context;
-            (fits && n_common > beyond).then_some(SharedSession { name, record, n_common })
+            (fits && n_common > beyond).then_some(SharedSession { record, n_common })
         });
-        let found = found.filter(|session| !self.is_damaged(&session.name));
+        let found = found.filter(|session| !self.is_damaged(session.record.upload));
         Ok(found.max_by_key(|session| (session.n_common, session.record.key == *key)))
+    }
+
+    /// Sessions that begin like `wanted`: all of them, or those with most in common, then those
+    /// that came last.
+    fn alike(&self, key: &SessionKey, wanted: &Chain) -> Result<Vec<String>, ShareError> {
+        let index = self.scope.index(key, wanted);
+        let mut listed = self.quick.list(&index, MOST_LISTED)?;
+        if listed.len() <= self.most_alike {
+            return Ok(listed.into_iter().map(|listed| listed.name).collect());
+        }
+        newest_first(&mut listed);
+        // Marks of sessions that are gone say nothing, where that can be told.
+        let all = (listed.len() < MOST_LISTED)
+            .then(|| listed.iter().map(|listed| listed.name.clone()).collect::<BTreeSet<_>>());
+        let session = |mark: &str| {
+            let name = ScopeKey::marked(&index, mark)?;
+            all.as_ref().is_none_or(|all| all.contains(&name)).then_some(name)
+        };
+        let mut names = self.deepest(key, wanted, session)?;
+        names.truncate(self.most_alike);
+        let rest = listed.into_iter().map(|listed| listed.name);
+        let rest: Vec<_> = rest.filter(|name| !names.contains(name)).collect();
+        let n_more = self.most_alike - names.len();
+        names.extend(rest.into_iter().take(n_more));
+        Ok(names)
+    }
+
+    /// The sessions that are marked at the greatest depth at which there are any: those that were
+    /// read as `key` says first, and then those that came last. `session` says what a mark means.
+    fn deepest(
+        &self,
+        key: &SessionKey,
+        wanted: &Chain,
+        session: impl Fn(&str) -> Option<String>,
+    ) -> Result<Vec<String>, ShareError> {
+        let depths: Vec<usize> = record::depths(wanted.n_blocks()).collect();
+        let kind = self.scope.kind(key);
+        let (mut deepest, mut at, mut end) = (Vec::new(), 0, depths.len());
+        // What is marked at one depth is marked at all before it.
+        while at < end {
+            let middle = at.midpoint(end);
+            let folder = self.scope.prefix(key, wanted, depths[middle]);
+            let mut marks = self.quick.list(&folder, MOST_LISTED)?;
+            newest_first(&mut marks);
+            let is_other = |mark: &Listed| !mark.name[folder.len() + 1..].starts_with(&kind);
+            marks.sort_by_key(is_other);
+            let names: Vec<_> = marks.iter().filter_map(|mark| session(&mark.name)).collect();
+            if names.is_empty() {
+                end = middle;
+            } else {
+                (deepest, at) = (names, middle + 1);
+            }
+        }
+        Ok(deepest)
     }
 
     /// The document of this name, or of this whole id.
@@ -159,8 +218,7 @@ impl Share {
         document: &SharedDocument,
     ) -> Result<Option<Document>, ShareError> {
         let record = &document.record;
-        let bytes = self.noted(self.patient.get(&self.scope.text(record.id)))?;
-        let Some(bytes) = bytes.filter(|bytes| Id::of(bytes) == record.id) else { return Ok(None) };
+        let Some(bytes) = self.noted(self.text(record))? else { return Ok(None) };
         let Ok(text) = std::str::from_utf8(&bytes) else { return Ok(None) };
         let new = |name| NewDocument { text, name, sources: record.sources.clone() };
         // A document of this library keeps its name, and one that is here already too.
@@ -174,33 +232,42 @@ impl Share {
         Ok(Some(added?))
     }
 
-    /// All sessions of a document, the one that was saved last first.
+    /// The text of a document, if it is there and right.
+    pub(super) fn text(&self, record: &DocumentRecord) -> Result<Option<Bytes>, ShareError> {
+        let name = self.scope.text(record.id);
+        let bytes = self.patient.get(&name, record.text_bytes)?;
+        let bytes = bytes.filter(|bytes| Id::of(bytes) == record.id);
+        self.note_text(&name, bytes.is_some());
+        Ok(bytes)
+    }
+
+    /// Sessions of a document, the one that was saved last first; of more than 64, those that came
+    /// last.
     ///
     /// # Errors
     /// As [`Share::nearest`].
     pub fn sessions(&self, document: Id) -> Result<Vec<SharedSession>, ShareError> {
-        let pointers = self.quick.list(&self.scope.sessions(document), MOST_SESSIONS);
-        let pointers = self.noted(pointers)?;
-        let names = pointers.iter().filter_map(|listed| self.scope.pointed(&listed.name));
-        let found = self.noted(self.sessions_of(names.collect()))?;
+        let pointers = self.quick.list(&self.scope.sessions(document), MOST_LISTED);
+        let mut pointers = self.noted(pointers)?;
+        newest_first(&mut pointers);
+        let names = pointers
+            .iter()
+            .take(MOST_SESSIONS)
+            .filter_map(|listed| self.scope.pointed(&listed.name));
+        let found = self.noted(self.sessions_of(&names.collect::<Vec<_>>()))?;
         let mut found: Vec<_> = found
             .into_iter()
-            .filter(|(_, record)| record.document == document)
-            .map(|(name, record)| SharedSession { name, n_common: record.n_tokens, record })
+            .filter(|record| record.document == document)
+            .map(|record| SharedSession { n_common: record.n_tokens, record })
             .collect();
         found.sort_by_key(|session| std::cmp::Reverse(session.record.saved_unix_s));
         Ok(found)
     }
 
     /// The sessions of these names that are there and right.
-    fn sessions_of(&self, names: Vec<String>) -> Result<Vec<(String, SessionRecord)>, ShareError> {
+    fn sessions_of(&self, names: &[String]) -> Result<Vec<SessionRecord>, ShareError> {
         let all = in_parallel(N_ASKING, names.len(), |i| self.session(&self.quick, &names[i]));
-        let found = names.iter().zip(all).filter_map(|(name, found)| match found {
-            Ok(Some(record)) => Some(Ok((name.clone(), record))),
-            Ok(None) => None,
-            Err(error) => Some(Err(error)),
-        });
-        found.collect()
+        all.into_iter().filter_map(Result::transpose).collect()
     }
 
     /// One session, if it is there and right.
@@ -219,11 +286,13 @@ impl Share {
         storage: &Storage,
         name: &str,
     ) -> Result<Option<T>, ShareError> {
-        let Some(sealed) = storage.get(name)? else { return Ok(None) };
-        let body = self.scope.open(name, &sealed);
-        // A later program may have written what this one cannot read.
-        Ok(body.and_then(|body| serde_json::from_slice(body).ok()))
+        let Some(sealed) = storage.get(name, MOST_SEALED)? else { return Ok(None) };
+        Ok(self.scope.open_record(name, &sealed))
     }
+}
+
+fn newest_first(listed: &mut [Listed]) {
+    listed.sort_by_key(|listed| std::cmp::Reverse(listed.changed_unix_s));
 }
 
 /// `work` for 0 to `n`, on so many threads; the results in order.

@@ -31,7 +31,6 @@ pub struct Incoming {
 #[derive(Debug)]
 struct Work {
     share: Share,
-    name: String,
     record: SessionRecord,
     /// `None` when it has its name.
     part: Mutex<Option<Part>>,
@@ -67,7 +66,6 @@ impl Share {
             Progress { queue, has_come: vec![false; n_parts], failed: None, is_left: false };
         let work = Arc::new(Work {
             share: self.clone(),
-            name: session.name.clone(),
             record,
             part: Mutex::new(Some(documents.new_part()?)),
             progress: Mutex::new(progress),
@@ -210,7 +208,7 @@ impl Work {
         let (at, n) = self.record.span(i);
         let mut what = "is not there";
         for _ in 0..ATTEMPTS {
-            let Some(bytes) = self.share.patient.get(&name)? else { break };
+            let Some(bytes) = self.share.patient.get(&name, n as u64)? else { break };
             if bytes.len() == n && Id::of(&bytes) == self.record.parts[i] {
                 let mut part = self.part.lock().unwrap_or_else(PoisonError::into_inner);
                 let part = part.as_mut().ok_or(io::Error::from(io::ErrorKind::NotFound))?;
@@ -218,7 +216,7 @@ impl Work {
             }
             what = "is not as it was written";
         }
-        self.share.note_damaged(&self.name);
+        self.share.note_damaged(self.record.upload);
         Err(ShareError::NotRight { name, what })
     }
 }

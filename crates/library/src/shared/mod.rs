@@ -21,6 +21,7 @@
 mod address;
 mod error;
 mod find;
+mod folder;
 mod http;
 mod incoming;
 mod publish;
@@ -29,6 +30,7 @@ mod seal;
 mod share;
 mod storage;
 
+pub use self::address::Patience;
 pub use self::error::ShareError;
 pub use self::find::{SharedDocument, SharedSession};
 pub use self::incoming::Incoming;

@@ -1,5 +1,6 @@
 //! From a library to shared storage, and away from there.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::error::ShareError;
-use super::find::in_parallel;
+use super::find::{MOST_SEALED, N_ASKING, in_parallel};
 use super::record::{DocumentRecord, NameRecord, SessionRecord, VERSION};
 use super::share::Share;
 use crate::documents::{Document, Documents, DocumentsError, Id, SessionEntry, now_unix_s};
@@ -59,7 +60,8 @@ impl Share {
             return Err(ShareError::NotRight { name, what });
         }
         let before = self.session(&self.patient, &name)?;
-        if before.is_some() && !self.is_damaged(&name) {
+        if let Some(before) = before.as_ref().filter(|before| !self.is_damaged(before.upload)) {
+            self.mend(documents, &document, (&name, before))?;
             return Ok(Published::WasThere);
         }
         self.remove_orphans(id)?;
@@ -81,40 +83,80 @@ impl Share {
             parts: Vec::new(),
         };
         let sent = self.send_parts(documents, session, &mut record);
+        let sent = sent.and_then(|()| self.send_marks(&name, &record));
         // One that was removed meanwhile must not come back.
-        let is_here = || documents.get(id).map(|document| document.is_some());
-        let won = sent.and_then(|()| Ok(is_here()? && self.send_manifest(&name, &record)?));
-        if !matches!(won, Ok(true)) {
+        let is_ready = sent.and_then(|()| Ok(documents.get(id)?.is_some()));
+        if !matches!(is_ready, Ok(true)) {
             // Nobody sees them; what cannot be removed now goes with the orphans.
             let _ = self.remove_upload(&record);
+            return is_ready.map(|_| Published::WasThere);
         }
-        if !won? {
+        // A manifest that nobody waits for any more may come all the same, and then it needs its
+        // parts. So they stay if this fails; without a manifest they go with the orphans.
+        if !self.send_manifest(&name, &record)? {
+            let _ = self.remove_upload(&record);
             return Ok(Published::WasThere);
         }
         if let Some(before) = before {
             let _ = self.remove_upload(&before);
         }
-        self.note_replaced(&name);
         Ok(Published::Sent(record.bytes))
     }
 
     /// Text, record and name of a document. All are the same whoever sends them, but for the name.
     fn send_document(&self, documents: &Documents, document: &Document) -> Result<(), ShareError> {
-        if self.document(document.id)?.is_none() {
-            let text = documents.text(document.id)?;
-            self.patient.put(&self.scope.text(document.id), Bytes::from(text))?;
-            let record = DocumentRecord {
-                version: VERSION,
-                id: document.id,
-                name: document.name.clone(),
-                sources: document.sources.clone(),
-                text_bytes: document.text_bytes,
-            };
-            self.put_sealed(&self.scope.record(document.id), &record)?;
+        self.send_text(documents, document)?;
+        self.send_name(document)
+    }
+
+    /// Text and record, unless both are there and right: who fetches a session needs them.
+    fn send_text(&self, documents: &Documents, document: &Document) -> Result<(), ShareError> {
+        let (id, at) = (document.id, self.scope.text(document.id));
+        let there: Option<DocumentRecord> = self.object(&self.patient, &self.scope.record(id))?;
+        if let Some(there) = there.filter(|there| there.version == VERSION && there.id == id)
+            && (self.is_text_right(&at) || self.text(&there)?.is_some())
+        {
+            return Ok(());
         }
+        self.patient.put(&at, Bytes::from(documents.text(id)?))?;
+        let record = DocumentRecord {
+            version: VERSION,
+            id,
+            name: document.name.clone(),
+            sources: document.sources.clone(),
+            text_bytes: document.text_bytes,
+        };
+        self.put_sealed(&self.scope.record(id), &record)?;
+        self.note_text(&at, true);
+        Ok(())
+    }
+
+    fn send_name(&self, document: &Document) -> Result<(), ShareError> {
         let (name, id) = (document.name.clone(), document.id);
         let at = self.scope.named(&name);
         self.put_sealed(&at, &NameRecord { version: VERSION, name, id })
+    }
+
+    /// Sets right what is needed beside a session that is there: it may be damaged, or a version
+    /// wrote the session that knew no marks.
+    fn mend(
+        &self,
+        documents: &Documents,
+        document: &Document,
+        (session, record): (&str, &SessionRecord),
+    ) -> Result<(), ShareError> {
+        self.send_text(documents, document)?;
+        // Another document may have got the name since, and keeps it.
+        let at = self.scope.named(&document.name);
+        if self.object::<NameRecord>(&self.patient, &at)?.is_none() {
+            self.send_name(document)?;
+        }
+        let marks = self.scope.marks(&record.key, &record.chain, session);
+        let is_marked = marks.last().map(|last| self.quick.get(last, 0)).transpose()?;
+        if is_marked.is_some_and(|mark| mark.is_none()) {
+            self.send_marks(session, record)?;
+        }
+        Ok(())
     }
 
     fn put_sealed(&self, name: &str, record: &impl Serialize) -> Result<(), ShareError> {
@@ -179,10 +221,16 @@ impl Share {
         Ok(hash)
     }
 
+    /// What leads to a session of this name, which need not be there yet.
+    fn send_marks(&self, name: &str, record: &SessionRecord) -> Result<(), ShareError> {
+        let mut marks = self.scope.marks(&record.key, &record.chain, name);
+        marks.push(self.scope.pointer(record.document, name));
+        let put = |i: usize| self.patient.put(&marks[i], Bytes::new());
+        in_parallel(N_SENDING, marks.len(), put).into_iter().collect()
+    }
+
     /// Lets the session be seen; whether it was this one that did.
     fn send_manifest(&self, name: &str, record: &SessionRecord) -> Result<bool, ShareError> {
-        let pointer = self.scope.pointer(record.document, name);
-        self.patient.put(&pointer, Bytes::new())?;
         let sealed = self.sealed(name, record)?;
         if self.patient.put_new(name, sealed.clone())? {
             return Ok(true);
@@ -190,7 +238,7 @@ impl Share {
         match self.session(&self.patient, name)? {
             // Its answer was lost, and it was sent again.
             Some(there) if there.upload == record.upload => Ok(true),
-            Some(_) if !self.is_damaged(name) => Ok(false),
+            Some(there) if !self.is_damaged(there.upload) => Ok(false),
             // Somebody else's, or with parts that are not right: it is of no use.
             _ => self.patient.put(name, sealed).map(|()| true),
         }
@@ -204,22 +252,55 @@ impl Share {
     /// Removes parts of programs that ended before their session could be seen.
     fn remove_orphans(&self, document: Id) -> Result<(), ShareError> {
         let listed = self.patient.list(&self.scope.uploads(document), MOST_OBJECTS)?;
-        if listed.is_empty() {
+        let folder = |name: &str| name.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
+        // An upload may take days: it lives as long as something of it comes.
+        let mut uploads = BTreeMap::<String, u64>::new();
+        for object in &listed {
+            let last = uploads.entry(folder(&object.name)).or_default();
+            *last = object.changed_unix_s.max(*last);
+        }
+        let oldest = now_unix_s().saturating_sub(ORPHAN_AGE_S);
+        uploads.retain(|_, last| *last < oldest);
+        if uploads.is_empty() {
             return Ok(());
         }
-        let uploads: Vec<String> = self
-            .sessions(document)?
-            .iter()
-            .map(|session| self.scope.upload(document, session.record.upload) + "/")
-            .collect();
-        let oldest = now_unix_s().saturating_sub(ORPHAN_AGE_S);
-        for object in listed {
-            let is_used = uploads.iter().any(|upload| object.name.starts_with(upload));
-            if !is_used && object.changed_unix_s < oldest {
-                self.patient.delete(&object.name)?;
+        let Some(used) = self.uploads_in_use(document)? else { return Ok(()) };
+        let dead = listed.iter().filter(|object| {
+            let upload = folder(&object.name);
+            uploads.contains_key(&upload) && !used.contains(&upload)
+        });
+        let dead: Vec<_> = dead.map(|object| object.name.clone()).collect();
+        self.delete_all(&dead)
+    }
+
+    /// The folders of parts of all sessions of a document; `None` where one cannot be read, so that
+    /// its parts are not known: a later program may have written it.
+    fn uploads_in_use(&self, document: Id) -> Result<Option<BTreeSet<String>>, ShareError> {
+        let pointers = self.patient.list(&self.scope.sessions(document), MOST_OBJECTS)?;
+        let names = pointers.iter().filter_map(|listed| self.scope.pointed(&listed.name));
+        let names: Vec<_> = names.collect();
+        let manifests = in_parallel(N_ASKING, names.len(), |i| {
+            let sealed = self.patient.get(&names[i], MOST_SEALED)?;
+            let read = |sealed: Bytes| self.scope.open_record::<SessionRecord>(&names[i], &sealed);
+            Ok::<_, ShareError>(sealed.map(read))
+        });
+        let mut used = BTreeSet::new();
+        for manifest in manifests {
+            match manifest? {
+                // Removed, or not sent yet.
+                None => {}
+                Some(Some(record)) => {
+                    used.insert(self.scope.upload(document, record.upload));
+                }
+                Some(None) => return Ok(None),
             }
         }
-        Ok(())
+        Ok(Some(used))
+    }
+
+    fn delete_all(&self, names: &[String]) -> Result<(), ShareError> {
+        let delete = |i: usize| self.patient.delete(&names[i]);
+        in_parallel(N_ASKING, names.len(), delete).into_iter().collect()
     }
 
     /// Removes a document with all that was read of it: first what lets others see it. Libraries
@@ -235,9 +316,12 @@ impl Share {
     fn try_remove(&self, document: Id) -> Result<(), ShareError> {
         let pointers = self.patient.list(&self.scope.sessions(document), MOST_OBJECTS)?;
         for pointer in &pointers {
-            if let Some(session) = self.scope.pointed(&pointer.name) {
-                self.patient.delete(&session)?;
+            let Some(name) = self.scope.pointed(&pointer.name) else { continue };
+            // Marks go first: nothing else says which there are.
+            if let Some(record) = self.session(&self.patient, &name)? {
+                self.delete_all(&self.scope.marks(&record.key, &record.chain, &name))?;
             }
+            self.patient.delete(&name)?;
         }
         if let Some(shared) = self.document(document)? {
             let at = self.scope.named(shared.name());
@@ -246,6 +330,7 @@ impl Share {
                 self.patient.delete(&at)?;
             }
         }
+        self.note_text(&self.scope.text(document), false);
         for folder in [self.scope.uploads(document), self.scope.document(document)] {
             for object in self.patient.list(&folder, MOST_OBJECTS)? {
                 self.patient.delete(&object.name)?;

@@ -6,6 +6,7 @@
 //! v1/SCOPE/documents/D/sessions/I.S     empty: there is, or was to be, index/I/S
 //! v1/SCOPE/names/N                      the document of a name
 //! v1/SCOPE/index/I/S                    a session: what it is of, and the hash of each part
+//! v1/SCOPE/prefixes/P/K.S               empty: a mark that there is, or was to be, index/I/S
 //! v1/SCOPE/parts/D/U/0 1 2 ...          its bytes
 //! ```
 //!
@@ -13,6 +14,10 @@
 //! prompt finds all sessions that may begin like it with one list. S stands for document and way of
 //! reading: two machines that read the same write to the same name. U is another one for each
 //! upload.
+//!
+//! Where many begin with one block, as behind one system prompt, marks tell them apart: P stands
+//! for model, type of rows and more blocks, for each of a few numbers of them ([`depths`]), and K
+//! for policy and reading. Versions that knew no marks wrote the rest of this, and read it.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +29,8 @@ pub(super) const VERSION: u32 = 1;
 /// Bytes of a part, at most: large enough that asking for it is a small part of its time, and small
 /// enough that many come at the same time.
 pub const PART_BYTES: u64 = 8 << 20;
+/// Digits of policy and reading in a mark: whom they mistake for another is looked at all the same.
+const KIND_DIGITS: usize = 8;
 
 /// A document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +87,13 @@ impl SessionRecord {
     }
 }
 
+/// The numbers of blocks by which sessions of so many are marked: each one up to 8, then four in
+/// each doubling. So what two have in common is at most a quarter longer than one of these.
+pub(super) fn depths(n_blocks: usize) -> impl Iterator<Item = usize> {
+    let next = |n: &usize| Some(n + (1 << n.ilog2() >> 2).max(1));
+    std::iter::successors(Some(2), next).take_while(move |n| *n <= n_blocks)
+}
+
 /// Names of objects of a scope.
 impl ScopeKey {
     fn at(&self, rest: &str) -> String {
@@ -112,15 +126,38 @@ impl ScopeKey {
 
     /// The folder of all sessions with rows of `key` that begin with the first block of `chain`.
     pub(super) fn index(&self, key: &SessionKey, chain: &Chain) -> String {
+        self.at(&format!("index/{}", self.rows(b"index", key, chain.prefix(1))))
+    }
+
+    /// The folder of marks of all sessions with rows of `key` that begin with `n` blocks of
+    /// `chain`.
+    pub(super) fn prefix(&self, key: &SessionKey, chain: &Chain, n: usize) -> String {
+        self.at(&format!("prefixes/{}", self.rows(b"prefix", key, chain.prefix(n))))
+    }
+
+    fn rows(&self, what: &[u8], key: &SessionKey, block: &str) -> String {
         let sparse = key.sparse.as_deref().unwrap_or("");
-        let parts = [
-            &b"index"[..],
-            key.fingerprint.bytes(),
-            key.kv_type.as_bytes(),
-            sparse.as_bytes(),
-            chain.first().as_bytes(),
-        ];
-        self.at(&format!("index/{}", self.name(&parts)))
+        let (model, kv_type) = (key.fingerprint.bytes(), key.kv_type.as_bytes());
+        self.name(&[what, model, kv_type, sparse.as_bytes(), block.as_bytes()])
+    }
+
+    /// What the marks of sessions of this policy and reading begin with.
+    pub(super) fn kind(&self, key: &SessionKey) -> String {
+        let parts = [&b"kind"[..], key.policy.as_bytes(), key.reading.name().as_bytes()];
+        self.name(&parts)[..KIND_DIGITS].to_owned() + "."
+    }
+
+    /// The marks of a session, the deepest last.
+    pub(super) fn marks(&self, key: &SessionKey, chain: &Chain, session: &str) -> Vec<String> {
+        let own = session.rsplit('/').next().unwrap_or("");
+        let mark = |n| format!("{}/{}{own}", self.prefix(key, chain, n), self.kind(key));
+        depths(chain.n_blocks()).map(mark).collect()
+    }
+
+    /// The session of `index` that a mark means.
+    pub(super) fn marked(index: &str, mark: &str) -> Option<String> {
+        let (_, own) = mark.rsplit('/').next()?.split_once('.')?;
+        Some(format!("{index}/{own}"))
     }
 
     pub(super) fn session(&self, key: &SessionKey, chain: &Chain, document: Id) -> String {
@@ -151,5 +188,20 @@ impl ScopeKey {
 
     pub(super) fn part(&self, record: &SessionRecord, i: usize) -> String {
         format!("{}/{i}", self.upload(record.document, record.upload))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_depths_stand_for_all() {
+        assert_eq!(depths(1).count(), 0);
+        assert_eq!(depths(9).collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 8]);
+        let all: Vec<_> = depths(4096).collect();
+        assert_eq!(all[6..13], [8, 10, 12, 14, 16, 20, 24]);
+        assert_eq!((all.len(), all.last()), (43, Some(&4096)));
+        assert!(all.windows(2).all(|pair| pair[1] <= (pair[0] + 1).max(pair[0] * 5 / 4)));
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use blake3::Hash;
+use serde::de::DeserializeOwned;
 
 use super::error::ShareError;
 
@@ -75,6 +76,12 @@ impl ScopeKey {
         let tag = Hash::from_hex(tag).ok()?;
         // Compared in constant time.
         (tag == self.tag(name, body)).then_some(body)
+    }
+
+    /// What an object says that [`ScopeKey::open`] opens. A later program may have written what this
+    /// one cannot read.
+    pub(super) fn open_record<T: DeserializeOwned>(&self, name: &str, sealed: &[u8]) -> Option<T> {
+        self.open(name, sealed).and_then(|body| serde_json::from_slice(body).ok())
     }
 
     fn tag(&self, name: &str, body: &[u8]) -> Hash {

@@ -1,16 +1,21 @@
 //! The storage, as one scope sees it.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::address::Patience;
 use super::error::ShareError;
 use super::seal::{ScopeKey, ShareKey};
 use super::storage::Storage;
 use super::{address, record};
+use crate::documents::Id;
 
 /// How long a storage that failed is not asked: else each request would wait for it.
 const REST: Duration = Duration::from_secs(10);
+
+/// Sessions that are looked at for one prompt.
+const MOST_ALIKE: usize = 64;
 
 /// Shared storage as one scope sees it. Cheap to clone; it holds no connection.
 #[derive(Clone, Debug)]
@@ -22,6 +27,7 @@ pub struct Share {
     key: ShareKey,
     pub(super) scope: ScopeKey,
     pub(super) part_bytes: u64,
+    pub(super) most_alike: usize,
     state: Arc<Mutex<State>>,
 }
 
@@ -30,8 +36,11 @@ pub struct Share {
 struct State {
     /// Until when it is not asked, because it failed.
     rests_until: Option<Instant>,
-    /// Manifests with parts that were not right: one of them may be replaced.
-    damaged: BTreeSet<String>,
+    /// Uploads with parts that were not right: a manifest of one may be replaced. (Not its name:
+    /// another upload under that is right until a part of it is not.)
+    damaged: BTreeSet<Id>,
+    /// Texts that were found to be right, by the names of their objects.
+    texts: BTreeSet<String>,
 }
 
 impl Share {
@@ -57,10 +66,23 @@ impl Share {
         key: &ShareKey,
         environment: &[(String, String)],
     ) -> Result<Self, ShareError> {
-        let (quick, patient) = address::open(address, environment)?;
+        Self::open_within(address, key, environment, Patience::default())
+    }
+
+    /// As [`Share::open_with`], where parts of sessions may take so long.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_within(
+        address: &str,
+        key: &ShareKey,
+        environment: &[(String, String)],
+        patience: Patience,
+    ) -> Result<Self, ShareError> {
+        let (quick, patient) = address::open(address, environment, patience)?;
         let (key, scope) = (key.clone(), key.scope(""));
-        let part_bytes = record::PART_BYTES;
-        Ok(Self { quick, patient, key, scope, part_bytes, state: Arc::default() })
+        let (part_bytes, most_alike) = (record::PART_BYTES, MOST_ALIKE);
+        Ok(Self { quick, patient, key, scope, part_bytes, most_alike, state: Arc::default() })
     }
 
     /// Sends sessions in parts of so many bytes; at most, and without this,
@@ -68,6 +90,12 @@ impl Share {
     #[must_use]
     pub fn with_part_bytes(self, bytes: u64) -> Self {
         Self { part_bytes: bytes.clamp(1, record::PART_BYTES), ..self }
+    }
+
+    /// Looks at so many sessions for one prompt; without this, at 64.
+    #[must_use]
+    pub fn with_most_alike(self, n: usize) -> Self {
+        Self { most_alike: n, ..self }
     }
 
     /// The same storage as the scope of this name sees it.
@@ -78,31 +106,39 @@ impl Share {
 
     /// Whether it failed a moment ago, so that it is better not asked now.
     pub fn rests(&self) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.rests_until.is_some_and(|until| until > Instant::now())
+        self.state().rests_until.is_some_and(|until| until > Instant::now())
     }
 
     /// Remembers a failure, on its way to the caller.
     pub(super) fn noted<T>(&self, result: Result<T, ShareError>) -> Result<T, ShareError> {
         if let Err(ShareError::Storage { .. }) = &result {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.rests_until = Some(Instant::now() + REST);
+            self.state().rests_until = Some(Instant::now() + REST);
         }
         result
     }
 
-    pub(super) fn note_damaged(&self, manifest: &str) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.damaged.insert(manifest.to_owned());
+    pub(super) fn note_damaged(&self, upload: Id) {
+        self.state().damaged.insert(upload);
     }
 
-    pub(super) fn is_damaged(&self, manifest: &str) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.damaged.contains(manifest)
+    pub(super) fn is_damaged(&self, upload: Id) -> bool {
+        self.state().damaged.contains(&upload)
     }
 
-    pub(super) fn note_replaced(&self, manifest: &str) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.damaged.remove(manifest);
+    pub(super) fn note_text(&self, name: &str, is_right: bool) {
+        let mut state = self.state();
+        if is_right {
+            state.texts.insert(name.to_owned());
+        } else {
+            state.texts.remove(name);
+        }
+    }
+
+    pub(super) fn is_text_right(&self, name: &str) -> bool {
+        self.state().texts.contains(name)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,15 +6,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{
+    Error, Extensions, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+};
 
 use super::error::ShareError;
+use super::folder::Folder;
+use super::http::{Most, TooLong};
 
 /// A storage, and where in it everything lies.
 #[derive(Clone, Debug)]
 pub(super) struct Storage {
     store: Arc<dyn ObjectStore>,
     root: Path,
+    /// Where it is a folder, who may read it.
+    folder: Option<Folder>,
 }
 
 /// An object of a list.
@@ -27,15 +33,28 @@ pub(super) struct Listed {
 
 impl Storage {
     pub(super) fn new(store: Arc<dyn ObjectStore>, root: Path) -> Self {
-        Self { store, root }
+        Self { store, root, folder: None }
     }
 
-    /// The bytes of an object, if there is one.
-    pub(super) fn get(&self, name: &str) -> Result<Option<Bytes>, ShareError> {
+    /// One in a folder.
+    pub(super) fn in_folder(store: Arc<dyn ObjectStore>, folder: Folder) -> Self {
+        Self { store, root: Path::default(), folder: Some(folder) }
+    }
+
+    /// The bytes of an object, if there is one. Of one with more than `most` bytes there are none:
+    /// it is not what was written, and this machine need not find out by holding all of it.
+    pub(super) fn get(&self, name: &str, most: u64) -> Result<Option<Bytes>, ShareError> {
         let path = self.path(name);
-        let got = run(async { self.store.get(&path).await?.bytes().await });
+        let mut extensions = Extensions::new();
+        extensions.insert(Most(most));
+        let options = GetOptions::new().with_extensions(extensions);
+        let got = run(async {
+            let got = self.store.get_opts(&path, options).await?;
+            if got.meta.size > most { Ok(Bytes::new()) } else { got.bytes().await }
+        });
         match got {
             Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) if TooLong::is_why(&error) => Ok(Some(Bytes::new())),
             other => Ok(Some(other?)),
         }
     }
@@ -43,8 +62,10 @@ impl Storage {
     /// Writes an object, in place of one that is there.
     pub(super) fn put(&self, name: &str, bytes: Bytes) -> Result<(), ShareError> {
         let path = self.path(name);
-        run(async { self.store.put(&path, bytes.into()).await })?;
-        Ok(())
+        self.privately(name, || {
+            run(async { self.store.put(&path, bytes.into()).await })?;
+            Ok(())
+        })
     }
 
     /// Writes an object if there is none of this name; whether it did. One of several that try at
@@ -52,11 +73,27 @@ impl Storage {
     pub(super) fn put_new(&self, name: &str, bytes: Bytes) -> Result<bool, ShareError> {
         let path = self.path(name);
         let options = PutOptions::from(PutMode::Create);
-        match run(async { self.store.put_opts(&path, bytes.into(), options).await }) {
-            Ok(_) => Ok(true),
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        self.privately(name, || {
+            match run(async { self.store.put_opts(&path, bytes.into(), options).await }) {
+                Ok(_) => Ok(true),
+                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    /// What writes an object, where only those may read it who may read what is shared.
+    fn privately<T>(
+        &self,
+        name: &str,
+        write: impl FnOnce() -> Result<T, ShareError>,
+    ) -> Result<T, ShareError> {
+        let Some(folder) = &self.folder else { return write() };
+        let failed = |error| Error::Generic { store: "folder", source: Box::new(error) };
+        folder.open_way(name).map_err(failed)?;
+        let written = write()?;
+        folder.close(name).map_err(failed)?;
+        Ok(written)
     }
 
     /// Objects in a folder, at most so many.
