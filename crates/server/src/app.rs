@@ -15,12 +15,12 @@ use tracing::info;
 use crate::constraint::Grammars;
 use crate::error::{ApiError, clip};
 use crate::fields::{Fields, wrong};
+use crate::held::Held;
 use crate::job::{Message, Slots};
 use crate::keys::Keys;
 use crate::log;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
-use crate::slots::Held;
 use crate::texts::Facts;
 
 /// Names of unknown fields that are remembered.

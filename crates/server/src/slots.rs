@@ -6,7 +6,6 @@
 //! to go on from such a context once: both are requests that read no more than their last token,
 //! where all others are known. The name of a file is that of the context, and never a path.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,43 +24,9 @@ use crate::error::{ApiError, json_response};
 use crate::events::Events;
 use crate::fields::{Fields, wrong};
 use crate::job::{Event, KeptText, Message};
-use crate::keys::Scope;
 
 /// What the library calls a source that is a slot.
 const SLOT: &str = "slot";
-
-/// What slots hold, the newest last.
-#[derive(Debug)]
-pub(crate) struct Held {
-    entries: VecDeque<(Scope, usize, Arc<[u32]>)>,
-    most: usize,
-}
-
-impl Held {
-    /// As many as there are contexts in memory: what is behind an older one is gone from there.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { entries: VecDeque::new(), most: most.max(1) }
-    }
-
-    /// A request left this in a slot, in place of what was there.
-    pub(crate) fn put(&mut self, scope: Scope, slot: usize, tokens: Arc<[u32]>) {
-        self.take(scope, slot);
-        self.entries.push_back((scope, slot, tokens));
-        if self.entries.len() > self.most {
-            self.entries.pop_front();
-        }
-    }
-
-    fn get(&self, scope: Scope, slot: usize) -> Option<Arc<[u32]>> {
-        let mut own = self.entries.iter().filter(|entry| (entry.0, entry.1) == (scope, slot));
-        own.next().map(|entry| Arc::clone(&entry.2))
-    }
-
-    fn take(&mut self, scope: Scope, slot: usize) -> Option<Arc<[u32]>> {
-        let at = self.entries.iter().position(|entry| (entry.0, entry.1) == (scope, slot))?;
-        self.entries.remove(at).map(|entry| entry.2)
-    }
-}
 
 /// Does what the query says.
 pub(crate) async fn act(
@@ -227,23 +192,4 @@ fn empty(slot: usize) -> ApiError {
 
 fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_hold_what_was_left_last_and_no_more_than_there_is_room_for() {
-        let (own, mut held) = (Scope::default(), Held::new(2));
-        assert_eq!(held.get(own, 0), None);
-        for (slot, token) in [(0, 1), (0, 2), (1, 3)] {
-            held.put(own, slot, [token].into());
-        }
-        assert_eq!(held.get(own, 0).as_deref(), Some(&[2][..]));
-        held.put(own, 2, [4].into());
-        assert_eq!(held.get(own, 0), None, "the oldest has gone");
-        assert_eq!(held.take(own, 1).as_deref(), Some(&[3][..]));
-        assert_eq!(held.get(own, 1), None);
-    }
 }

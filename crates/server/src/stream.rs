@@ -7,10 +7,10 @@ use axum::http::{HeaderValue, Response, header};
 use futures_util::stream;
 use serde_json::Value;
 
-use crate::answer::timings_json;
 use crate::error::ApiError;
 use crate::events::Events;
 use crate::job::{Event, Summary};
+use crate::timings::timings_json;
 
 /// Makes of events what a client reads.
 pub(crate) trait Script: Send + 'static {

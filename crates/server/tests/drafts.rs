@@ -49,6 +49,11 @@ fn a_request_says_whether_tokens_are_drafted() {
     assert_eq!((&plain, &drafted), (&default, &default));
     assert_eq!(n_plain, 0);
     assert!(n_default > 0 && n_drafted > 0 && n_accepted > 0, "{n_default} {n_drafted}");
+    // Counters are the sums of what answers say; a step drafts one token or more.
+    let counted = |name: &str| served.metric(&format!("llamacpp:spec_decode_num_{name}_total"));
+    assert_eq!(counted("draft_tokens"), (n_default + n_drafted) as f64);
+    assert!(counted("accepted_tokens") >= n_accepted as f64);
+    assert!(counted("drafts") > 0.0 && counted("drafts") <= counted("draft_tokens"));
     let model = ModelFacts { draft: Draft::Off, ..facts_of_model() };
     let engine = EngineOptions { max_drafted: MAX_DRAFTED, ..EngineOptions::default() };
     let off = begin_engine(model, ServerOptions::default(), engine, Duration::ZERO);

@@ -293,34 +293,36 @@ fn field(label: &'static str, name: &'static str, value: Value) -> Row {
 }
 
 fn rows() -> Vec<Row> {
-    let bad = |param| (400, "invalid_value", Some(param));
-    let invalid = (400, "invalid_json", None);
-    let chat = |more: Value| {
-        let mut body = json!({ "messages": [{ "role": "user", "content": "A" }], "max_tokens": 1 });
-        for (name, value) in more.as_object().expect("an object") {
-            body[name] = value.clone();
-        }
-        body
-    };
+    [bytes(), prompts(), counts(), templates(), forms(), paths(), tokens()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// That a field has a value that it cannot have.
+const fn bad(param: &'static str) -> (u16, &'static str, Option<&'static str>) {
+    (400, "invalid_value", Some(param))
+}
+
+/// A conversation with more fields.
+fn chat(more: Value) -> Value {
+    let mut body = json!({ "messages": [{ "role": "user", "content": "A" }], "max_tokens": 1 });
+    for (name, value) in more.as_object().expect("an object") {
+        body[name] = value.clone();
+    }
+    body
+}
+
+/// Bytes that are no text, and no JSON.
+fn bytes() -> Vec<Row> {
     let raw = |label, bytes: &[u8]| Row {
         label,
         path: "/v1/completions",
         body: bytes.to_vec(),
-        wanted: invalid,
+        wanted: (400, "invalid_json", None),
     };
-    let deep = (0..40).fold(json!({}), |inner, _| json!({ "properties": { "a": inner } }));
-    let tool = json!({ "type": "function", "function": { "name": "f" } });
-    let pattern = json!({ "type": "function", "function": {
-        "name": "f", "parameters": { "type": "object", "properties": { "a": { "pattern": "(" } } },
-    } });
-    let kind = json!({ "type": "function", "function": {
-        "name": "f", "parameters": { "type": "bug" },
-    } });
-    let calls = |tool: Value| chat(json!({ "tools": [tool], "tool_choice": "required" }));
-    let biases: Map<String, Value> = (0..1025).map(|id| (id.to_string(), json!(1))).collect();
     let nested = "{\"a\":".repeat(200);
     vec![
-        // Bytes that are no text, and no JSON.
         raw("invalid UTF-8", b"{\"prompt\": \"\xff\xfe\"}"),
         raw("invalid UTF-8: a part of a character", b"{\"prompt\": \"\xe2\x82\"}"),
         raw("invalid UTF-8: an overlong slash", b"{\"prompt\": \"\xc0\xaf\"}"),
@@ -331,7 +333,12 @@ fn rows() -> Vec<Row> {
         raw("invalid JSON: a number too large", b"{\"prompt\": \"A\", \"seed\": 1e999}"),
         raw("depth", nested.as_bytes()),
         raw("compressed body, CVE-2024-12886", &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0x4b, 4, 0]),
-        // Prompts.
+    ]
+}
+
+/// Prompts.
+fn prompts() -> Vec<Row> {
+    vec![
         field("prompt > context", "prompt", json!("a ".repeat(CTX_SIZE + 1)))
             .code("context_length_exceeded"),
         field("prompt: 1 MiB of one letter", "prompt", json!("a".repeat(1 << 20)))
@@ -343,7 +350,13 @@ fn rows() -> Vec<Row> {
         field("tokens: beyond 32 bits, CVE-2025-52566", "prompt", json!([1, 1u64 << 40])),
         field("tokens: fractions", "prompt", json!([1.5])),
         field("tokens and texts mixed", "prompt", json!(["a", 1])),
-        // Counts.
+    ]
+}
+
+/// Counts.
+fn counts() -> Vec<Row> {
+    let biases: Map<String, Value> = (0..1025).map(|id| (id.to_string(), json!(1))).collect();
+    vec![
         field("max_tokens: negative, CVE-2026-21869", "max_tokens", json!(-2)),
         field("max_tokens: a fraction", "max_tokens", json!(1.5)),
         field("max_tokens: no number", "max_tokens", json!("1")),
@@ -362,7 +375,12 @@ fn rows() -> Vec<Row> {
         field("temperature: beyond f32", "temperature", json!(1e300)),
         field("seed: a fraction", "seed", json!(0.5)),
         field("prompt embeds, CVE-2025-62164", "prompt", json!({ "embeds": "gASV" })),
-        // Templates.
+    ]
+}
+
+/// Templates.
+fn templates() -> Vec<Row> {
+    vec![
         row(
             "chat_template_kwargs: no object, CVE-2025-61620",
             "/v1/chat/completions",
@@ -393,7 +411,21 @@ fn rows() -> Vec<Row> {
             json!({ "messages": vec![json!({ "role": "user", "content": "A" }); 4097] }),
             bad("messages"),
         ),
-        // Forms and tools.
+    ]
+}
+
+/// Forms and tools.
+fn forms() -> Vec<Row> {
+    let deep = (0..40).fold(json!({}), |inner, _| json!({ "properties": { "a": inner } }));
+    let tool = json!({ "type": "function", "function": { "name": "f" } });
+    let pattern = json!({ "type": "function", "function": {
+        "name": "f", "parameters": { "type": "object", "properties": { "a": { "pattern": "(" } } },
+    } });
+    let kind = json!({ "type": "function", "function": {
+        "name": "f", "parameters": { "type": "bug" },
+    } });
+    let calls = |tool: Value| chat(json!({ "tools": [tool], "tool_choice": "required" }));
+    vec![
         field("schema: an unknown type, CVE-2025-48944", "json_schema", json!({ "type": "bug" })),
         field(
             "schema: a broken pattern, CVE-2025-48943",
@@ -423,7 +455,12 @@ fn rows() -> Vec<Row> {
             calls(kind),
             bad("tools"),
         ),
-        // Names that could be paths.
+    ]
+}
+
+/// Names that could be paths.
+fn paths() -> Vec<Row> {
+    vec![
         row(
             "path: of a context, CVE-2024-37032",
             "/v1/contexts",
@@ -454,7 +491,12 @@ fn rows() -> Vec<Row> {
             json!({ "prompt": "A", "model": "../../etc/passwd" }),
             (404, "model_not_found", Some("model")),
         ),
-        // Tokens of others.
+    ]
+}
+
+/// Tokens of others.
+fn tokens() -> Vec<Row> {
+    vec![
         row(
             "detokenize: beyond the vocabulary",
             "/detokenize",
