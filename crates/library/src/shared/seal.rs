@@ -78,8 +78,8 @@ impl ScopeKey {
         (tag == self.tag(name, body)).then_some(body)
     }
 
-    /// What an object says that [`ScopeKey::open`] opens. A later program may have written what this
-    /// one cannot read.
+    /// What an object says that [`ScopeKey::open`] opens. A later program may have written what
+    /// this one cannot read.
     pub(super) fn open_record<T: DeserializeOwned>(&self, name: &str, sealed: &[u8]) -> Option<T> {
         self.open(name, sealed).and_then(|body| serde_json::from_slice(body).ok())
     }
