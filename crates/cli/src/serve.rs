@@ -118,9 +118,9 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = numbers::count(0..=1000))]
     keep: usize,
 
-    /// Bytes on disk for prompts of 1,024 tokens and more that nobody named: they are written to the
-    /// library when the server ends, and conversations when memory needs their room, so that they
-    /// are not read again; 0: none.
+    /// Bytes on disk for prompts of 1,024 tokens and more that nobody named: they are written to
+    /// the library when the server ends, and conversations when memory needs their room, so that
+    /// they are not read again; 0: none.
     #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = size_or_none)]
     keep_on_disk: u64,
 
