@@ -121,11 +121,14 @@ async fn erase(app: &Caller, slot: usize) -> Result<Value, ApiError> {
     let n_erased = tokens.as_ref().map_or(0, |tokens| tokens.len());
     if let Some(tokens) = tokens {
         let (erased, is_erased) = oneshot::channel();
-        let message = Message::Erase { scope: app.scope, tokens, erased };
+        let message = Message::Erase { scope: app.scope, tokens: Arc::clone(&tokens), erased };
         let full = "too much waits already; ask again later";
         app.inbox.try_send(message).map_err(|_| ApiError::unavailable("queue_full", full))?;
         // An engine that has ended holds nothing.
         let _ = is_erased.await;
+        if let Some(prompts) = app.prompts.get(app.scope.index()).cloned() {
+            aside(move || Ok(prompts.remove_prompts_like(&tokens)?)).await?;
+        }
     }
     Ok(json!({ "id_slot": slot, "n_erased": n_erased }))
 }

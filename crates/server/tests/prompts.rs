@@ -148,6 +148,23 @@ fn prompts_with_a_context_go_with_it() {
 }
 
 #[test]
+fn what_a_slot_forgets_is_not_kept_on_disk() {
+    let library = Library::new();
+    let (text, facts) = document(160, 31);
+    let mut asked = question(&text, &facts[0]);
+    asked["id_slot"] = json!(1);
+    serve(library.options()).post("/v1/completions", &asked);
+    assert_eq!(n_files(&library), 1);
+    let served = serve(library.options());
+    assert!(cached(&served.post("/v1/completions", &asked).json()) > MIN_WRITTEN);
+    let erased = served.post("/slots/1?action=erase", &json!({})).json();
+    assert!(erased["n_erased"].as_u64() > Some(MIN_WRITTEN), "{erased}");
+    assert_eq!(n_files(&library), 0);
+    drop(served);
+    assert_eq!(n_files(&library), 0, "nor is it written when the server ends");
+}
+
+#[test]
 fn what_is_short_or_too_much_or_not_wanted_is_not_written() {
     let (text, facts) = document(160, 27);
     let (short, _) = document(40, 27);

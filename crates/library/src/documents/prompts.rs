@@ -61,6 +61,21 @@ impl Documents {
         })
     }
 
+    /// Removes prompts that begin with `tokens`, and those with which `tokens` begin.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove_prompts_like(&self, tokens: &[u32]) -> Result<Freed, DocumentsError> {
+        let (chain, n_whole) = (Chain::of(tokens), whole_blocks(tokens.len()));
+        self.remove_prompts(|document| {
+            let is_like = |n_tokens: usize, n_common: usize| {
+                n_common > 0 && n_common == n_whole.min(whole_blocks(n_tokens))
+            };
+            let mut sessions = document.sessions.iter();
+            Ok(sessions.any(|s| is_like(s.n_tokens, s.chain.common(&chain))))
+        })
+    }
+
     fn remove_prompts(
         &self,
         goes: impl Fn(&Document) -> Result<bool, DocumentsError>,
