@@ -204,7 +204,7 @@ class Contexts(unittest.TestCase):
         context = self.context(TEXT * 4)
         for policy, more in {
             "full": {},
-            "longview": {"budget": 128, "residual": "none"},
+            "longview": {"budget": 128, "residual": "drop"},
             "clusterkv": {"budget": 128, "residual": "means"},
             "quest": {"budget": 192},
         }.items():
