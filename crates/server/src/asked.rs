@@ -3,7 +3,7 @@
 
 use longview_engine::{Draft, PrefillMode, SamplingParams, resolve_policy};
 use longview_model::tokenizer::Specials;
-use longview_scheduler::{PolicyOptions, Preset};
+use longview_scheduler::{PolicyError, PolicyOptions, Preset};
 use serde_json::Value;
 
 use crate::calls::Calls;
@@ -427,7 +427,7 @@ pub(crate) fn prefill(
     });
     let mode = given.transpose()?.unwrap_or(model.prefill);
     let (_, policy) = resolve_policy(options, model.n_layers, model.ctx_size)
-        .map_err(|error| ApiError::bad("invalid_policy", error.to_string()).about("policy"))?;
+        .map_err(|error| ApiError::bad("invalid_policy", as_field(&error)).about("policy"))?;
     if !mode.is_exact() && policy.needs_all_queries() {
         let name = options.preset.name();
         let message = format!(
@@ -461,15 +461,20 @@ fn policy(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<PolicyOptions, 
         let refused = || wrong("policy_options", "an object of texts");
         for (name, value) in given.as_object().ok_or_else(refused)? {
             let set = options.set(name, value.as_str().ok_or_else(refused)?);
-            set.map_err(|error| ApiError::field("policy_options", error.to_string()))?;
+            set.map_err(|error| ApiError::field("policy_options", as_field(&error)))?;
         }
     }
     // What cannot work together is found before the request waits.
     resolve_policy(&options, model.n_layers, model.ctx_size)
-        .map_err(|error| ApiError::bad("invalid_policy", error.to_string()).about("policy"))?;
+        .map_err(|error| ApiError::bad("invalid_policy", as_field(&error)).about("policy"))?;
     Ok(options)
 }
 
 fn set(options: &mut PolicyOptions, name: &'static str, text: &str) -> Result<(), ApiError> {
-    options.set(name, text).map_err(|error| ApiError::field(name, error.to_string()))
+    options.set(name, text).map_err(|error| ApiError::field(name, as_field(&error)))
+}
+
+/// What is wrong with an option that is a field here, and not one of a command line.
+fn as_field(error: &PolicyError) -> String {
+    error.to_string().trim_start_matches("--").to_owned()
 }

@@ -84,7 +84,10 @@ fn wrong_fields_are_refused_by_name() {
         }
         let answer = served.post("/v1/completions", &body);
         assert_eq!(answer.status, 400, "{field}: {answer:?}");
-        assert_eq!(answer.json()["error"]["param"], param, "{field}: {answer:?}");
+        let error = &answer.json()["error"];
+        assert_eq!(error["param"], param, "{field}: {answer:?}");
+        let message = error["message"].as_str().expect("a text");
+        assert!(!message.starts_with("--"), "{message}: there is no command line here");
     }
     for (messages, param) in [
         (json!(null), "messages"),
