@@ -397,6 +397,7 @@ mod tests {
             "longview:contexts_restored_total counter",
             "longview:device_lost gauge",
             "longview:prompt_end_pieces_total counter",
+            "longview:prompts_written_total counter",
             "longview:requests_cancelled_total counter",
             "longview:requests_failed_total counter",
             "longview:requests_refused_total counter",
