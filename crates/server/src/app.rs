@@ -116,6 +116,13 @@ impl App {
         }
     }
 
+    /// Whether a request may be served now, before its body is looked at: one that finds the queue
+    /// full costs others no time.
+    pub(crate) fn check_free(&self) -> Result<(), ApiError> {
+        self.check_ready()?;
+        if self.places.available_permits() == 0 { Err(self.full()) } else { Ok(()) }
+    }
+
     /// Places among the requests that run or wait: all `n` or none.
     pub(crate) fn take_places(&self, n: usize) -> Result<OwnedSemaphorePermit, ApiError> {
         let n = u32::try_from(n).unwrap_or(u32::MAX);

@@ -50,7 +50,7 @@ pub(crate) async fn chat(app: Caller, body: Bytes) -> Result<Response<Body>, Api
 
 /// Goes on from a text, in llama.cpp's own form.
 pub(crate) async fn completion(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
-    app.check_ready()?;
+    app.check_free()?;
     let reader = app.clone();
     let read = aside(move || read(&reader, &body, Endpoint::Native)).await?;
     let Read { mut prompts, how, sending, has_tokens, .. } = read;
@@ -66,7 +66,7 @@ pub(crate) async fn completion(app: Caller, body: Bytes) -> Result<Response<Body
 }
 
 async fn answer(app: Caller, body: Bytes, endpoint: Endpoint) -> Result<Response<Body>, ApiError> {
-    app.check_ready()?;
+    app.check_free()?;
     let reader = app.clone();
     let read = aside(move || read(&reader, &body, endpoint)).await?;
     let Read { mut prompts, how, sending, calls, .. } = read;

@@ -32,7 +32,7 @@ pub(crate) async fn create(
     content_type: Option<&str>,
     body: Bytes,
 ) -> Result<Response<Body>, ApiError> {
-    app.check_ready()?;
+    app.check_free()?;
     let (fields, upload) = match upload::boundary(content_type) {
         Some(boundary) => upload::read(boundary, body).await?,
         None => (aside(move || parse(&body)).await?, None),

@@ -38,7 +38,7 @@ struct Read {
 
 /// Answers in a conversation.
 pub(crate) async fn messages(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
-    app.check_ready()?;
+    app.check_free()?;
     let reader = app.clone();
     let Read { ids, mut how, sending, calls } = aside(move || read(&reader, &body)).await?;
     // The first event says how long the prompt is, which is known when reading begins.

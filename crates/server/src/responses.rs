@@ -61,7 +61,7 @@ struct Read {
 
 /// Answers in a conversation.
 pub(crate) async fn responses(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
-    app.check_ready()?;
+    app.check_free()?;
     let reader = app.clone();
     let Read { ids, mut how, sending, calls, said } = aside(move || read(&reader, &body)).await?;
     // The first event goes out when reading begins.

@@ -204,6 +204,12 @@ fn a_full_queue_says_when_to_come_again() {
     assert_eq!((third.status, third.code().as_str()), (429, "queue_full"), "{third:?}");
     assert!(third.head.contains("retry-after: 1"), "{third:?}");
     assert_eq!(served.metric("longview:requests_refused_total"), 1.0);
+    // Nobody spends time on what is in it.
+    for path in ["/v1/completions", "/completion", "/v1/chat/completions", "/v1/responses"] {
+        let unread = served.ask("POST", path, &[], "{ no JSON");
+        assert_eq!((unread.status, unread.code().as_str()), (429, "queue_full"), "{path}");
+        assert!(unread.head.contains("retry-after: 1"), "{unread:?}");
+    }
     // One that waits and whose client leaves never begins.
     drop(second);
     served.wait_for("llamacpp:requests_deferred", 0.0);
