@@ -52,6 +52,11 @@ impl Caller {
         library.ok_or_else(|| ApiError::bad("no_library", none))
     }
 
+    /// Where the client's prompts are kept, if any are.
+    pub(crate) fn prompts(&self) -> Option<&Documents> {
+        self.app.prompts.get(self.scope.index())
+    }
+
     /// Shared storage as the client sees it, if the server has any.
     pub(crate) fn share(&self) -> Option<&Share> {
         self.app.shares.get(self.scope.index())

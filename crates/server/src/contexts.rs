@@ -240,18 +240,17 @@ async fn remove(app: Caller, id: String) -> Result<Id, ApiError> {
     // An engine that has ended uses nothing.
     let _ = is_unused.await;
     let remover = app.clone();
-    let (all_ids, scope) = (ids.clone(), app.scope);
-    aside(move || {
+    let ids = aside(move || {
         remover.library()?.remove(id)?;
         // What was said about it has all of it.
-        if let Some(prompts) = remover.prompts.get(scope.index()) {
-            prompts.remove_prompts_with(&all_ids, text.as_deref())?;
+        if let Some(prompts) = remover.prompts() {
+            prompts.remove_prompts_with(&ids, text.as_deref())?;
         }
-        Ok(())
+        Ok(ids)
     })
     .await?;
     // Where the engine's thread is far behind, the session goes when others need its room.
-    let _ = app.inbox.try_send(Message::Forget { scope, id, ids });
+    let _ = app.inbox.try_send(Message::Forget { scope: app.scope, id, ids });
     Ok(id)
 }
 

@@ -126,7 +126,7 @@ async fn erase(app: &Caller, slot: usize) -> Result<Value, ApiError> {
         app.inbox.try_send(message).map_err(|_| ApiError::unavailable("queue_full", full))?;
         // An engine that has ended holds nothing.
         let _ = is_erased.await;
-        if let Some(prompts) = app.prompts.get(app.scope.index()).cloned() {
+        if let Some(prompts) = app.prompts().cloned() {
             aside(move || Ok(prompts.remove_prompts_like(&tokens)?)).await?;
         }
     }

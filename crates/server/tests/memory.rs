@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use longview_server::ServerOptions;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::support::{Answer, document, expected, question, serve, serve_with};
+use crate::support::{Answer, Library, document, expected, question, serve, serve_with};
 
 /// Four prompts of one length that have nothing in common.
 fn prompts() -> Vec<(Value, String)> {
@@ -66,6 +66,43 @@ fn requests_wait_until_there_is_memory_and_what_is_kept_goes_for_them() {
     assert_eq!((most, kept), (1.0, 1.0), "one at a time, and one is kept");
     let (most, kept) = ask_at_once(with_memory(Some(needed * 5 / 2)));
     assert!((most, kept) == (2.0, 2.0), "{most} at a time, {kept} kept");
+}
+
+/// How often the system says in the next test that nothing is left.
+static NONE_LEFT: AtomicUsize = AtomicUsize::new(0);
+
+fn left() -> Option<u64> {
+    let less = |n: usize| n.checked_sub(1);
+    let is_none = NONE_LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+    Some(if is_none { 0 } else { u64::MAX })
+}
+
+/// While a conversation whose room was needed is written its memory is not free yet. What else is
+/// kept stays.
+#[test]
+fn no_more_goes_than_is_needed_while_a_conversation_is_written() {
+    let library = Library::new();
+    let served = serve(ServerOptions { free_memory: Some(left), ..library.options() });
+    let [first, second, third, last] = &prompts()[..] else { panic!("four prompts") };
+    let ask = |(body, expected): &(Value, String)| {
+        let answer = served.post("/v1/completions", body).json();
+        assert_eq!(answer["choices"][0]["text"], *expected, "{answer}");
+        answer
+    };
+    // A turn behind the first one: it is a conversation, and the one that was used longest ago.
+    let said = ask(first)["choices"][0]["text"].clone();
+    let mut turn = first.0.clone();
+    let before = turn["prompt"].as_str().expect("a text");
+    turn["prompt"] = json!(format!("{before}{}. And then?", said.as_str().expect("a text")));
+    assert_eq!(served.post("/v1/completions", &turn).status, 200);
+    ask(second);
+    ask(third);
+    assert_eq!(served.metric("longview:contexts_kept"), 3.0);
+    // When the last one comes, and once more when the first has begun to go.
+    NONE_LEFT.store(2, Ordering::Relaxed);
+    ask(last);
+    served.wait_for("longview:prompts_written_total", 1.0);
+    assert_eq!(served.metric("longview:contexts_kept"), 3.0, "the second, the third and the last");
 }
 
 #[test]

@@ -63,6 +63,10 @@ impl<B: Backend + 'static> Worker<B> {
             if is_busy && wanted > free.saturating_add(kept) {
                 return Room::Later;
             }
+            // What is being written gives its memory back soon: nothing more has to go.
+            if self.disk.as_ref().is_some_and(|disk| disk.n_saving() > 0) {
+                return Room::Later;
+            }
             // What it goes on from goes last: to read that again takes long.
             let goes_on = nearest.filter(|_| n_known >= MIN_SHARED);
             if self.kept.make_less(goes_on) || (!is_busy && self.kept.make_less(None)) {
