@@ -1,4 +1,5 @@
-// The index of the largest element of each row: the lowest among equals; a not-a-number wins.
+// The index of the largest element of each row: the lowest among equals; a not-a-number wins. Its
+// highest bit is set where the element is a not-a-number or plus infinity.
 //
 // `argmax_parts`: a block finds the best of 4096 neighbours of one row; `argmax_merge`: a warp
 // finds the best of a row's parts. One row of logits then keeps many multiprocessors busy.
@@ -27,6 +28,9 @@ struct ArgmaxMergeArgs {
 constexpr u32 THREADS = 256;
 constexpr u32 PER_THREAD = 16;
 constexpr u32 MERGE_THREADS = 32;
+// The key of plus infinity; only not-a-number is above.
+constexpr u32 INFINITY_KEY = 0xff800000u;
+constexpr u32 NOT_FINITE = 0x80000000u;
 
 // Grows with the number; not-a-number is above all, minus zero equals zero.
 DEVICE u32 key_of(float value) {
@@ -86,6 +90,7 @@ KERNEL(argmax_merge, ArgmaxMergeArgs, MERGE_THREADS) {
     }
     best = warp_largest(best);
     if (threadIdx.x == 0) {
-        p.out[row] = ~static_cast<u32>(best);
+        const bool is_finite = static_cast<u32>(best >> 32) < INFINITY_KEY;
+        p.out[row] = ~static_cast<u32>(best) | (is_finite ? 0 : NOT_FINITE);
     }
 }

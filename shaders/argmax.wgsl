@@ -1,4 +1,5 @@
-// The index of the largest element of each row: the lowest among equals; a not-a-number wins.
+// The index of the largest element of each row: the lowest among equals; a not-a-number wins. Its
+// highest bit is set where the element is a not-a-number or plus infinity.
 //
 // A workgroup owns one row. Elements become whole numbers of the same order, not-a-number above
 // all, so that no device's comparison of numbers counts. Each invocation strides over the row with
@@ -17,6 +18,9 @@ struct Params {
 }
 
 const GROUP: u32 = 256u;
+// The key of plus infinity; only not-a-number is above.
+const INFINITY_KEY: u32 = 0xff800000u;
+const NOT_FINITE: u32 = 0x80000000u;
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> x: array<u32>;
@@ -68,6 +72,6 @@ fn argmax(
         workgroupBarrier();
     }
     if lane == 0u {
-        out[p.out_offset + row] = best.y;
+        out[p.out_offset + row] = best.y | select(0u, NOT_FINITE, best.x >= INFINITY_KEY);
     }
 }

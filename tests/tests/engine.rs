@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use longview_core::{DType, SplitMix64};
 use longview_cpu::{CpuBackend, CpuOptions};
@@ -13,7 +14,9 @@ use longview_engine::{
 use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::Specials;
 use longview_ops::{Backend, TopK, TopKParams, View, ViewMut};
-use longview_scheduler::{PolicyOptions, Preset, RecallMode, SpanMode};
+use longview_scheduler::{
+    HostBytesMut, HostStoreKind, PolicyOptions, Preset, RecallMode, SpanMode,
+};
 use pollster::block_on;
 
 type Cpu = CpuBackend;
@@ -314,6 +317,58 @@ fn candidates_show_what_is_not_a_number() {
         let error = sampler.sample_candidates(&values, &ids).unwrap_err();
         assert!(matches!(error, EngineError::NonFinite { token: 777, .. }), "{error}");
     }
+}
+
+/// Whether [`Unreadable`] is.
+static IS_UNREADABLE: AtomicBool = AtomicBool::new(false);
+
+/// Host memory whose rows may turn into what is no number.
+struct Unreadable(Vec<u8>);
+
+impl HostBytesMut for Unreadable {
+    fn read(&self, at: usize, out: &mut [u8]) {
+        self.0.read(at, out);
+        if IS_UNREADABLE.load(Ordering::SeqCst) {
+            // All bits set are no number in any floating-point format.
+            out.fill(0xff);
+        }
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        HostBytesMut::write(&mut self.0, at, bytes);
+    }
+
+    fn fork(&self, _: &[std::ops::Range<usize>]) -> Option<Box<dyn HostBytesMut>> {
+        None
+    }
+}
+
+/// The device reads the best token's index alone.
+#[test]
+fn a_greedy_step_that_computes_no_numbers_is_an_error() {
+    let open = |len| Some(Box::new(Unreadable(vec![0; len])) as Box<dyn HostBytesMut>);
+    let options = EngineOptions { host_store: HostStoreKind::Elsewhere(open), ..on_device() };
+    let mut engine = load(EngineOptions { ctx_size: 2048, ..options }).expect("it loads");
+    let document = document(&engine);
+    let mut session = engine.session(&clusterkv()).unwrap();
+    prefill(&mut engine, &mut session, &document);
+    let mut greedy = Sampler::new(SamplingParams::default(), 2048).expect("sound parameters");
+    let mut step = |engine: &mut Engine<Cpu>, session: &mut Session<Cpu>, token: u32| {
+        let ids = [token];
+        let step = SessionStep::new(session, &ids, SpanMode::Policy).for_sampler(&greedy);
+        block_on(engine.step(&mut [step])).expect("a step");
+        greedy.next_token(session)
+    };
+    let token = step(&mut engine, &mut session, 5).expect("numbers");
+    IS_UNREADABLE.store(true, Ordering::SeqCst);
+    let failed = step(&mut engine, &mut session, token);
+    IS_UNREADABLE.store(false, Ordering::SeqCst);
+    assert!(matches!(failed, Err(EngineError::NonFinite { .. })), "{failed:?}");
+    let mut file = Vec::new();
+    block_on(engine.save(&mut session, b"", &mut file)).expect("memory");
+    let opened = block_on(engine.restore(&file.as_slice(), None)).expect("it opens").session;
+    let failed = greedy.next_token(&opened);
+    assert!(matches!(failed, Err(EngineError::NonFinite { .. })), "{failed:?}");
 }
 
 #[test]

@@ -191,14 +191,12 @@ pub enum EngineError {
     },
     /// The model made a logit that is no number: weights or arithmetic are broken.
     #[error(
-        "the logit of token {token} is {value}: the weights, the keys and values of a session that \
-         was opened, or the arithmetic are broken"
+        "the logit of token {token} is NaN or infinite: the weights, the keys and values of a \
+         session that was opened, or the arithmetic are broken"
     )]
     NonFinite {
         /// Its id.
         token: u32,
-        /// The logit.
-        value: f32,
     },
     /// A step that failed in a way this version has no name for.
     #[error("{0}")]

@@ -138,7 +138,7 @@ impl Sampler {
         self.candidates.clear();
         self.candidates.extend(logits);
         match self.candidates.iter().find(|(l, _)| l.is_nan() || *l == f32::INFINITY) {
-            Some(&(value, token)) => Err(EngineError::NonFinite { token, value }),
+            Some(&(_, token)) => Err(EngineError::NonFinite { token }),
             None => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use longview_core::RangeSource;
-use longview_ops::Backend;
+use longview_ops::{ArgmaxParams, Backend};
 use longview_scheduler::{
     Fingerprint, KvShape, Policy, PolicyOptions, PrefillMode, SaveOptions, SchedulerError,
     SequenceOptions, SessionContent, SessionFile, SessionFileError, append_sequence,
@@ -62,8 +62,10 @@ impl<B: Backend> Session<B> {
             (n, k) if n == k && n <= MAX_CANDIDATES => Output::Candidates(k),
             _ => return false,
         };
-        let mut all = tokens.iter().chain(&owed).chain(&ids);
-        if all.any(|id| *id as usize >= n_vocab) {
+        // The device marks what is most likely and no number.
+        let ids_of = ids.iter().map(|id| id & !ArgmaxParams::NOT_FINITE);
+        let mut all = tokens.iter().chain(&owed).copied().chain(ids_of);
+        if all.any(|id| id as usize >= n_vocab) {
             return false;
         }
         self.tokens.extend_from_slice(&tokens);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longview_core::{HeadId, LayerId};
-use longview_ops::{Backend, DeviceCounters};
+use longview_ops::{ArgmaxParams, Backend, DeviceCounters};
 use longview_scheduler::{FillRows, Policy, PolicyOptions, Sequence, Stats};
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -370,7 +370,10 @@ impl Sampler {
         let said = &session.said;
         match session.last {
             Output::Nothing => Err(EngineError::EmptyPrompt),
-            Output::Best => Ok(said.ids()[0]),
+            Output::Best => match said.ids()[0] {
+                id if id & ArgmaxParams::NOT_FINITE == 0 => Ok(id),
+                id => Err(EngineError::NonFinite { token: id ^ ArgmaxParams::NOT_FINITE }),
+            },
             Output::Candidates(_) => self.sample_candidates(said.logits(), said.ids()),
             Output::Logits => self.sample(said.logits(), &session.tokens),
         }

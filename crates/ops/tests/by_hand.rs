@@ -405,11 +405,21 @@ fn selection_ranks_sums_and_trims() {
 #[test]
 fn argmax_takes_the_first_largest_or_the_first_not_a_number() {
     let b = R::new();
-    let x = floats(&b, &[1.0, 3.0, 3.0, 9.0, f32::NAN, f32::NAN, -0.0, 0.0, -1.0]);
-    let mut out = ints(&b, &[9; 3]);
-    let p = ArgmaxParams { n_rows: 3, width: 3 };
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let rows = [
+        [1.0, 3.0, 3.0],
+        [9.0, nan, nan],
+        [-0.0, 0.0, -1.0],
+        [0.0, 1.0, inf],
+        [inf, -inf, -nan],
+        [-inf; 3],
+    ];
+    let x = floats(&b, rows.as_flattened());
+    let mut out = ints(&b, &[9; 6]);
+    let p = ArgmaxParams { n_rows: 6, width: 3 };
     b.argmax(Argmax { p, x: View::all(&x), out: ViewMut::all(&mut out) }).unwrap();
-    assert_eq!(indices(&b, &out), [1, 1, 0]);
+    let odd = ArgmaxParams::NOT_FINITE;
+    assert_eq!(indices(&b, &out), [1, odd | 1, 0, odd | 2, odd | 2, 0]);
 }
 
 #[test]

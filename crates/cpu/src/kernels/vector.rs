@@ -1,6 +1,7 @@
 //! Elementwise and row-wise loops of the small ops.
 
 use longview_core::kv8;
+use longview_ops::ArgmaxParams;
 
 use crate::simd::elem::Elem;
 use crate::simd::{Kernel, Simd, math};
@@ -241,7 +242,8 @@ impl Kernel for Blend<'_> {
     }
 }
 
-/// Index of the largest of a row; the first not-a-number if there is one.
+/// Index of the largest of a row; the first not-a-number if there is one. With a bit where that is
+/// no finite number.
 pub(crate) struct Largest<'a> {
     pub(crate) x: &'a [f32],
 }
@@ -270,7 +272,8 @@ impl Kernel for Largest<'_> {
         let is_odd = S::sum(odd) != 0.0 || tail.iter().any(|v| v.is_nan());
         let nan = if is_odd { self.x.iter().position(|v| v.is_nan()) } else { None };
         let at = nan.or_else(|| self.x.iter().position(|v| *v == max));
-        at.unwrap_or(0) as u32
+        let is_finite = nan.is_none() && max < f32::INFINITY;
+        at.unwrap_or(0) as u32 | if is_finite { 0 } else { ArgmaxParams::NOT_FINITE }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Index of the largest element of each row.
+//! Index of the largest element of each row, and whether that is finite.
 
 use longview_ops::{Argmax, OpResult};
 

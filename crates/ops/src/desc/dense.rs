@@ -225,14 +225,21 @@ pub struct ArgmaxParams {
     pub width: u32,
 }
 
-/// Index of the largest element of each row.
+/// Index of the largest element of each row: the lowest among equals; a not-a-number wins.
 pub struct Argmax<'a, B: Storage> {
     /// Sizes.
     pub p: ArgmaxParams,
     /// F32 `[n_rows, width]`.
     pub x: View<'a, B>,
-    /// U32 `[n_rows]`.
+    /// U32 `[n_rows]`; with [`ArgmaxParams::NOT_FINITE`] where that element is a not-a-number or
+    /// plus infinity.
     pub out: ViewMut<'a, B>,
+}
+
+impl ArgmaxParams {
+    /// The bit of an index whose element is no finite number, so that who reads the index alone
+    /// sees it.
+    pub const NOT_FINITE: u32 = 1 << 31;
 }
 
 impl<B: Storage> Argmax<'_, B> {
@@ -240,6 +247,8 @@ impl<B: Storage> Argmax<'_, B> {
     pub fn check(&self) -> OpResult<()> {
         let n = self.p.n_rows as usize;
         ensure(Op::Argmax, self.p.width > 0, || "width is 0".into())?;
+        let has_bit = self.p.width <= ArgmaxParams::NOT_FINITE;
+        ensure(Op::Argmax, has_bit, || format!("width {} is above 2^31", self.p.width))?;
         reads(Op::Argmax, "x", &self.x, DType::F32, n * self.p.width as usize)?;
         writes(Op::Argmax, "out", &self.out, DType::U32, n)
     }

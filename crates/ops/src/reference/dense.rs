@@ -9,7 +9,7 @@ use super::buffer::{RefWeight, Rounding};
 use super::checks::{below, dot};
 use super::device::ReferenceBackend as R;
 use crate::desc::checks::ensure;
-use crate::desc::{Argmax, Embed, GeluMul, Gram, Linear, RmsNorm, Rope, SiluMul, TopK};
+use crate::desc::{Argmax, ArgmaxParams, Embed, GeluMul, Gram, Linear, RmsNorm, Rope, SiluMul, TopK};
 use crate::error::OpResult;
 use crate::op::Op;
 
@@ -131,7 +131,9 @@ pub(super) fn argmax(mut d: Argmax<'_, R>) -> OpResult<()> {
     d.check()?;
     for (r, x) in floats(&d.x).chunks_exact(d.p.width as usize).enumerate() {
         let best = x.iter().position(|v| v.is_nan()).unwrap_or_else(|| first_largest(x));
-        put_ints(&mut d.out, r, &[best]);
+        let is_number = x[best] < f64::INFINITY;
+        let bit = if is_number { 0 } else { ArgmaxParams::NOT_FINITE as usize };
+        put_ints(&mut d.out, r, &[best | bit]);
     }
     Ok(())
 }

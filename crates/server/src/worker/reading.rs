@@ -187,7 +187,7 @@ impl<B: Backend + 'static> Worker<B> {
 fn check_numbers(logits: &[f32]) -> Result<(), EngineError> {
     let is_none = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
     match logits.iter().position(is_none) {
-        Some(at) => Err(EngineError::NonFinite { token: at as u32, value: logits[at] }),
+        Some(at) => Err(EngineError::NonFinite { token: at as u32 }),
         None => Ok(()),
     }
 }
