@@ -35,6 +35,10 @@ const REFUSAL: Duration = Duration::from_millis(50);
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 /// Pause of a client between two requests: others of the machine work as well.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Questions of each client before the time begins. Until then threads get their heaps and the
+/// server comes to hold as many contexts as it ever does: on a slow machine that takes half of a
+/// short run.
+const WARM_UP: u64 = 100;
 /// Growth of resident memory from the early mark to the end, as a share of it.
 const MOST_GROWTH: f64 = 0.02;
 /// In a run that is too short for memory to settle.
@@ -245,13 +249,16 @@ fn soak(binary: &Path, length: Duration, n_clients: u64) -> Result<()> {
     let mut serving = Serving::start(binary)?;
     let golden = golden(&serving)?;
     let (counts, is_over) = (Counts::default(), AtomicBool::new(false));
-    let began = Instant::now();
     let mut sizes: Vec<(Duration, Size)> = Vec::new();
     thread::scope(|scope| {
         for seed in 0..n_clients {
             let (serving, golden, counts, is_over) = (&serving, &golden, &counts, &is_over);
             scope.spawn(move || client(serving, golden, counts, is_over, seed));
         }
+        while counts.asked.load(Ordering::Relaxed) < WARM_UP * n_clients {
+            thread::sleep(Duration::from_millis(100));
+        }
+        let began = Instant::now();
         while began.elapsed() < length {
             thread::sleep(Duration::from_millis(500).min(length));
             sizes.push((began.elapsed(), serving.size()));
