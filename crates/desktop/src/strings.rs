@@ -99,6 +99,7 @@ pub const QUESTION_HINT: &str = "Ask about this document";
 pub const ASK: &str = "Ask";
 pub const STOP: &str = "Stop";
 pub const COPY: &str = "Copy";
+pub const COPY_CODE: &str = "Copy the code";
 pub const ASK_AGAIN: &str = "Ask again";
 pub const COMPARE: &str = "Compare with full attention";
 pub const EXPORT: &str = "Export";

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use eframe::egui::{Key, Modifiers};
+use eframe::egui::{Key, Modifiers, OutputCommand};
 use egui_kittest::kittest::{NodeT as _, Queryable as _};
 use longview_desktop::document::Document;
 use longview_desktop::engine::{Attention, FailureKind};
 use longview_desktop::strings;
 
 use crate::support::flow::{QUESTION, answered, planned, read};
-use crate::support::script::{Script, Then};
+use crate::support::script::{MARKDOWN, Script, Then};
 use crate::support::{Setup, Window};
 
 fn document(window: &Window) -> &Document {
@@ -266,5 +266,70 @@ trait CloneProgress {
 impl CloneProgress for Document {
     fn clone_progress(&self) -> String {
         format!("{:?}", self.stage)
+    }
+}
+
+/// Addresses that a click asked the system to open.
+fn opened(window: &Window) -> Vec<String> {
+    let commands = &window.0.output().platform_output.commands;
+    let address = |command: &OutputCommand| match command {
+        OutputCommand::OpenUrl(open) => Some(open.url.clone()),
+        _ => None,
+    };
+    commands.iter().filter_map(address).collect()
+}
+
+fn ask_for(window: &mut Window, script: &Script, question: &str, n_words: usize) {
+    window.type_question(question);
+    window.click(strings::ASK);
+    script.say(n_words);
+    window.wait_for(strings::ASK_AGAIN);
+}
+
+#[test]
+fn an_answer_in_markdown_is_shown_as_it_is_meant_and_copied_as_it_is() {
+    let (script, mut window) = read();
+    ask_for(&mut window, &script, "Tell me in Markdown", MARKDOWN.split_inclusive(' ').count());
+    for text in ["The lantern", "2.", "the quiet one", "And once more.", "2003322", "☑ done"] {
+        assert!(window.sees(text), "{text}");
+    }
+    for (what, part) in [
+        ("neither a star nor a mark of code", "above the door of the old mill, never always lit"),
+        ("HTML is text, a picture its description", "<script>alert(1)</script> a map"),
+        ("an address that is not opened is text", "and in a file."),
+        ("code", "fn light(hours: u32)"),
+    ] {
+        assert!(window.sees_part(part), "{what}");
+    }
+    window.0.get_by_label("his letter").click();
+    window.0.step();
+    assert_eq!(opened(&window), ["https://letters.example/7"]);
+    let copied = |window: &Window| {
+        let commands = &window.0.output().platform_output.commands;
+        commands.iter().find_map(|command| match command {
+            OutputCommand::CopyText(text) => Some(text.clone()),
+            _ => None,
+        })
+    };
+    window.0.get_by_label(strings::COPY_CODE).click();
+    window.0.step();
+    let code = copied(&window).expect("the code");
+    assert!(code.starts_with("fn light(") && code.ends_with("is wide"), "{code}");
+    window.0.get_by_label(strings::COPY).click();
+    window.0.step();
+    assert_eq!(copied(&window).as_deref(), Some(MARKDOWN));
+}
+
+#[test]
+fn no_answer_stops_the_window_by_its_form() {
+    let (script, mut window) = read();
+    let deep = ["> ", "- ", "*", "[", "`", "| ", "<b>", "1. "].map(|mark| mark.repeat(3_000));
+    let lines: String = (0..300).map(|n| format!("{}- {n}\n", " ".repeat(2 * n))).collect();
+    for text in deep.iter().chain([&lines]) {
+        window.type_question(&format!("Say: {text}end"));
+        window.click(strings::ASK);
+        script.say(1);
+        window.wait_for_part("end");
+        window.wait_for(strings::ASK_AGAIN);
     }
 }

@@ -14,7 +14,7 @@ use longview_desktop::engine::{
 use longview_desktop::strings;
 use longview_library::documents::{Documents, Facts, Id, NewDocument, Reading, SessionKey};
 
-use crate::support::script::{Script, Then};
+use crate::support::script::{MARKDOWN, Script, Then};
 use crate::support::{NARROW, Setup, WIDE, Window};
 
 /// A window in which the sample is planned.
@@ -167,6 +167,28 @@ fn an_answer() {
 fn an_answer_in_the_dark() {
     let (_script, mut window) = answered(WIDE, Theme::Dark);
     window.picture("answered_dark");
+}
+
+fn formatted(theme: Theme) -> Window {
+    let (script, mut window) = planned(Vec2::new(1280.0, 1240.0), theme);
+    window.click(strings::READ);
+    script.read(16);
+    window.wait_for_part("read in");
+    window.type_question("Tell me in Markdown");
+    window.click(strings::ASK);
+    script.say(MARKDOWN.split_inclusive(' ').count());
+    window.wait_for(strings::ASK_AGAIN);
+    window
+}
+
+#[test]
+fn an_answer_in_markdown() {
+    formatted(Theme::Light).picture("formatted");
+}
+
+#[test]
+fn an_answer_in_markdown_in_the_dark() {
+    formatted(Theme::Dark).picture("formatted_dark");
 }
 
 #[test]

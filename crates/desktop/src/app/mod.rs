@@ -585,5 +585,7 @@ impl eframe::App for App {
             ctx.request_repaint();
         }
         self.actions = actions;
+        // A link may stand in an answer.
+        ctx.output_mut(|output| output.commands.retain(views::markdown::may_do));
     }
 }

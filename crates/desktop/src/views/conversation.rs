@@ -2,7 +2,7 @@
 
 use eframe::egui::{Button, RichText, ScrollArea, TextStyle, TextWrapMode, Ui, Vec2};
 
-use super::widgets;
+use super::{markdown, widgets};
 use crate::document::{Document, Exchange, Reply};
 use crate::engine::{Answer, Attention, Finish};
 use crate::figures::percent;
@@ -99,7 +99,7 @@ fn reply_of(
         widgets::group(ui, &strings::attention(reply.attention));
     }
     if !reply.shown().is_empty() {
-        ui.label(widgets::prose(reply.shown()).text_style(theme::answer_style()));
+        markdown::show(ui, reply.shown());
     }
     if let Some(failure) = &reply.failure {
         ui.colored_label(palette.bad, failure);

@@ -8,6 +8,7 @@ mod conversation;
 mod dialog;
 mod list;
 mod map;
+pub mod markdown;
 mod models;
 mod notices;
 mod order;

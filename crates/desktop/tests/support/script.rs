@@ -18,6 +18,36 @@ const CHUNK: usize = 256;
 /// Words of an answer at length.
 pub const LONG: usize = 400;
 
+/// What the script answers to a question that asks for Markdown.
+pub const MARKDOWN: &str = "\
+# The lantern
+
+It hung **above the door** of the *old* `mill`, ~~never~~ always lit:
+the keeper says so in [his letter](https://letters.example/7) and in [a file](file:///etc/passwd).
+
+1. first the harbour
+   - the quiet one
+   - nobody spoke
+2. then the church
+
+> He asked twice.
+>
+> > And once more.
+
+```rust
+fn light(hours: u32) -> u32 { hours * 2 } // a line that is longer than an answer is wide
+```
+
+| number | day |
+|---|---|
+| 2003322 | *Monday* |
+| 7 | Tuesday |
+
+---
+
+<script>alert(1)</script> ![a map](https://maps.example/1.png)
+- [x] done";
+
 /// What happens at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
@@ -214,8 +244,12 @@ impl DocumentEngine for Scripted {
         };
         let map = map(context, attended);
         let short = ["The special ", "magic number ", "is ", "2003322."];
-        let is_long = question.text.contains("at length");
-        let words = if is_long { short.repeat(LONG / short.len()) } else { short.to_vec() };
+        let words: Vec<&str> = match question.text.as_str() {
+            text if text.contains("at length") => short.repeat(LONG / short.len()),
+            text if text.contains("in Markdown") => MARKDOWN.split_inclusive(' ').collect(),
+            text if text.contains("Say: ") => vec![text.trim_start_matches("Say: ")],
+            _ => short.to_vec(),
+        };
         let (mut text, mut finish) = (String::new(), Finish::End);
         for (i, word) in words.into_iter().enumerate() {
             self.step(1)?;
