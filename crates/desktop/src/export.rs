@@ -69,7 +69,7 @@ pub fn markdown(document: &Document) -> String {
 
 fn add(out: &mut String, document: &Document, reply: &Reply) {
     let Some(answer) = &reply.answer else { return };
-    *out += &format!("\n{}\n\n*{}.", plain(reply.shown()), strings::attention(reply.attention));
+    *out += &format!("\n{}\n\n*{}.", quoted(reply.shown()), strings::attention(reply.attention));
     if let Some(attended) = answer.attended {
         *out += &format!(" {}", strings::attended(attended, answer.context));
     }
@@ -81,6 +81,12 @@ fn add(out: &mut String, document: &Document, reply: &Reply) {
         let quote = plain(&document.quote(passage));
         *out += &format!("{}. > {quote} ({})\n", i + 1, percent(passage.weight));
     }
+}
+
+/// An answer, which is Markdown itself: as a quote its headings and lists are not those of the page.
+fn quoted(answer: &str) -> String {
+    let lines = answer.trim_end().lines();
+    lines.map(|line| format!("> {line}").trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 /// A text on one line in which nothing is markup.
@@ -144,6 +150,13 @@ mod tests {
             std::fs::write(path, "").unwrap();
         }
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn an_answer_keeps_its_form_within_a_quote() {
+        let answer = "# Two\n\n- a\n  - b\n\n```\nlet x = 1;\n\n  x\n```\n";
+        let want = "> # Two\n>\n> - a\n>   - b\n>\n> ```\n> let x = 1;\n>\n>   x\n> ```";
+        assert_eq!(quoted(answer), want);
     }
 
     #[test]

@@ -149,7 +149,7 @@ fn answers_are_copied_and_exported() {
     window.wait_for_part("Saved as");
     let text = std::fs::read_to_string(&saved).unwrap();
     assert!(text.starts_with("# Sample document\n\n## What is the special magic number"), "{text}");
-    assert!(text.contains("\nThe special magic number is 2003322.\n"), "{text}");
+    assert!(text.contains("\n> The special magic number is 2003322.\n"), "{text}");
     assert!(text.contains("1. > One of the special magic numbers"), "{text}");
     std::fs::remove_file(saved).unwrap();
 }
