@@ -83,7 +83,7 @@ fn add(out: &mut String, document: &Document, reply: &Reply) {
     }
 }
 
-/// An answer, which is Markdown itself: as a quote its headings and lists are not those of the page.
+/// An answer, which is Markdown itself: as a quote its headings are not those of the page.
 fn quoted(answer: &str) -> String {
     let lines = answer.trim_end().lines();
     lines.map(|line| format!("> {line}").trim_end().to_owned()).collect::<Vec<_>>().join("\n")
