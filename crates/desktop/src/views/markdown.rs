@@ -50,7 +50,7 @@ fn may_open(address: &str) -> bool {
     let begins = |scheme: &&str| {
         address.get(..scheme.len()).is_some_and(|head| head.eq_ignore_ascii_case(scheme))
     };
-    SCHEMES.iter().any(|scheme| begins(&scheme))
+    SCHEMES.iter().any(begins)
 }
 
 /// How text looks; each a count of what it stands in.

@@ -9,7 +9,9 @@ use super::buffer::{RefWeight, Rounding};
 use super::checks::{below, dot};
 use super::device::ReferenceBackend as R;
 use crate::desc::checks::ensure;
-use crate::desc::{Argmax, ArgmaxParams, Embed, GeluMul, Gram, Linear, RmsNorm, Rope, SiluMul, TopK};
+use crate::desc::{
+    Argmax, ArgmaxParams, Embed, GeluMul, Gram, Linear, RmsNorm, Rope, SiluMul, TopK,
+};
 use crate::error::OpResult;
 use crate::op::Op;
 
