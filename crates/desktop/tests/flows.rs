@@ -295,7 +295,8 @@ fn an_answer_in_markdown_is_shown_as_it_is_meant_and_copied_as_it_is() {
     }
     for (what, part) in [
         ("neither a star nor a mark of code", "above the door of the old mill, never always lit"),
-        ("HTML is text, a picture its description", "<script>alert(1)</script> a map"),
+        ("HTML is text", "<script>alert(1)</script>"),
+        ("a picture is its description", "See a map."),
         ("an address that is not opened is text", "and in a file."),
         ("code", "fn light(hours: u32)"),
     ] {
@@ -318,18 +319,4 @@ fn an_answer_in_markdown_is_shown_as_it_is_meant_and_copied_as_it_is() {
     window.0.get_by_label(strings::COPY).click();
     window.0.step();
     assert_eq!(copied(&window).as_deref(), Some(MARKDOWN));
-}
-
-#[test]
-fn no_answer_stops_the_window_by_its_form() {
-    let (script, mut window) = read();
-    let deep = ["> ", "- ", "*", "[", "`", "| ", "<b>", "1. "].map(|mark| mark.repeat(3_000));
-    let lines: String = (0..300).map(|n| format!("{}- {n}\n", " ".repeat(2 * n))).collect();
-    for text in deep.iter().chain([&lines]) {
-        window.type_question(&format!("Say: {text}end"));
-        window.click(strings::ASK);
-        script.say(1);
-        window.wait_for_part("end");
-        window.wait_for(strings::ASK_AGAIN);
-    }
 }

@@ -5,10 +5,12 @@
 //! distances from the left: nothing that a model writes makes calls within calls. HTML is shown as
 //! it was written, and of a picture its description.
 
+use eframe::egui::accesskit::Role;
 use eframe::egui::text::LayoutJob;
+use eframe::egui::text_selection::LabelSelectionState;
 use eframe::egui::{
-    Button, FontId, Frame, Grid, Hyperlink, Label, Margin, OutputCommand, RichText, ScrollArea,
-    Stroke, TextFormat, TextStyle, Ui, Vec2,
+    Button, Color32, FontId, Frame, Grid, Hyperlink, Label, Margin, OutputCommand, RichText,
+    ScrollArea, Stroke, TextFormat, TextStyle, Ui, Vec2, WidgetInfo,
 };
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
@@ -19,6 +21,8 @@ use crate::theme::{self, GAP, RADIUS, TIGHT};
 const LINE: f32 = 22.0;
 /// From one level of a list or quote to the next.
 const INDENT: f32 = 20.0;
+/// How far apart strong letters are drawn twice.
+const BOLD: f32 = 0.6;
 /// Levels that are told apart: an answer is narrow.
 const DEEPEST: usize = 6;
 /// What may be opened in a browser or mail program. A file or a script may not: the text may come
@@ -169,6 +173,7 @@ impl<'u> Page<'u> {
                 self.table = Some(Table::default());
             }
             Tag::TableHead | Tag::TableRow => {
+                self.look.strong = u32::from(matches!(tag, Tag::TableHead));
                 if let Some(table) = &mut self.table {
                     table.rows.push(Vec::new());
                 }
@@ -218,6 +223,7 @@ impl<'u> Page<'u> {
                     row.push(cell);
                 }
             }
+            TagEnd::TableHead => self.look.strong = 0,
             TagEnd::Table => {
                 if let Some(table) = self.table.take() {
                     self.block(|ui| show_table(ui, &table));
@@ -241,7 +247,10 @@ impl<'u> Page<'u> {
 
     /// Draws what was read of a block.
     fn end_block(&mut self) {
-        let runs = std::mem::take(&mut self.runs);
+        let mut runs = std::mem::take(&mut self.runs);
+        if let Some(last) = runs.last_mut() {
+            last.text.truncate(last.text.trim_end().len());
+        }
         if runs.iter().any(|run| !run.text.trim().is_empty()) {
             self.block(|ui| show_runs(ui, &runs));
         }
@@ -325,30 +334,55 @@ fn format(ui: &Ui, look: Look) -> TextFormat {
     format
 }
 
-fn job<'a>(ui: &Ui, runs: impl Iterator<Item = &'a Run>) -> LayoutJob {
+fn job(ui: &Ui, runs: &[Run]) -> LayoutJob {
     let mut job = LayoutJob::default();
-    runs.for_each(|run| job.append(&run.text, 0.0, format(ui, run.look)));
+    runs.iter().for_each(|run| job.append(&run.text, 0.0, format(ui, run.look)));
     job
+}
+
+/// Runs that lead nowhere, as a label. The toolkit brings no bold letters: what is strong is drawn
+/// twice, a little apart.
+fn show_text(ui: &mut Ui, runs: &[Run], wraps: bool) {
+    let label = Label::new(job(ui, runs));
+    let label = if wraps { label.wrap() } else { label.extend() };
+    if runs.iter().all(|run| run.look.strong == 0) {
+        ui.add(label);
+        return;
+    }
+    let (at, galley, response) = label.layout_in_ui(ui);
+    response.widget_info(|| WidgetInfo::labeled(Role::Label, ui.is_enabled(), galley.text()));
+    if !ui.is_rect_visible(response.rect) {
+        return;
+    }
+    let mut strong = LayoutJob::clone(&galley.job);
+    for (part, run) in strong.sections.iter_mut().zip(runs) {
+        if run.look.strong == 0 {
+            part.format.color = Color32::TRANSPARENT;
+        }
+        part.format.background = Color32::TRANSPARENT;
+        part.format.strikethrough = Stroke::NONE;
+    }
+    let strong = ui.ctx().fonts_mut(|fonts| fonts.layout_job(strong));
+    let color = ui.visuals().text_color();
+    LabelSelectionState::label_text_selection(ui, &response, at, galley, color, Stroke::NONE);
+    ui.painter().galley(at + Vec2::new(BOLD, 0.0), strong, color);
 }
 
 fn show_runs(ui: &mut Ui, runs: &[Run]) {
     if runs.iter().all(|run| run.to.is_none()) {
-        let job = job(ui, runs.iter());
-        ui.add(Label::new(job).wrap());
+        show_text(ui, runs, true);
         return;
     }
     ui.horizontal_wrapped(|ui| {
         ui.spacing_mut().item_spacing = Vec2::ZERO;
         for part in runs.chunk_by(|a, b| a.to == b.to) {
-            let job = job(ui, part.iter());
             match &part[0].to {
                 Some(to) => {
-                    let text = RichText::new(job.text).text_style(theme::answer_style());
+                    let text: String = part.iter().map(|run| run.text.as_str()).collect();
+                    let text = RichText::new(text).text_style(theme::answer_style());
                     ui.add(Hyperlink::from_label_and_url(text, to)).on_hover_text(to);
                 }
-                None => {
-                    ui.add(Label::new(job).wrap());
-                }
+                None => show_text(ui, part, true),
             }
         }
     });
@@ -363,6 +397,7 @@ fn show_code(ui: &mut Ui, code: &str) {
             let code = RichText::new(code).monospace().line_height(Some(LINE));
             ui.add(Label::new(code).extend());
         });
+        ui.spacing_mut().button_padding.x = 0.0;
         let copy = RichText::new(strings::COPY_CODE).text_style(TextStyle::Small);
         if ui.add(Button::new(copy.color(palette.weak)).frame_when_inactive(false)).clicked() {
             ui.ctx().copy_text(code.to_owned());
@@ -373,16 +408,8 @@ fn show_code(ui: &mut Ui, code: &str) {
 fn show_table(ui: &mut Ui, table: &Table) {
     ScrollArea::horizontal().show(ui, |ui| {
         Grid::new("table").striped(true).spacing(Vec2::new(2.0 * GAP, TIGHT)).show(ui, |ui| {
-            for (i, row) in table.rows.iter().enumerate() {
-                for cell in row {
-                    let mut job = job(ui, cell.iter());
-                    if i == 0 {
-                        let strong = ui.visuals().strong_text_color();
-                        job.sections.iter_mut().for_each(|part| part.format.color = strong);
-                    }
-                    job.wrap.max_width = f32::INFINITY;
-                    ui.add(Label::new(job).extend());
-                }
+            for row in &table.rows {
+                row.iter().for_each(|cell| show_text(ui, cell, false));
                 ui.end_row();
             }
         });
@@ -391,6 +418,8 @@ fn show_table(ui: &mut Ui, table: &Table) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -402,5 +431,37 @@ mod tests {
         for address in refused {
             assert!(!may_open(address), "{address}");
         }
+    }
+
+    /// Draws an answer, and says how many shapes came of it.
+    fn drawn(text: &str) -> usize {
+        let context = eframe::egui::Context::default();
+        theme::apply(&context);
+        let output = context.run_ui(Default::default(), |ui| show(ui, text));
+        output.shapes.len()
+    }
+
+    #[test]
+    fn no_form_of_an_answer_takes_long_or_the_stack() {
+        let marks = ["> ", "- ", "*", "[", "`", "| ", "<b>", "1. ", "![", "**a ", "~~"];
+        let mut texts: Vec<String> = marks.iter().map(|mark| mark.repeat(10_000) + "end").collect();
+        texts.push((0..300).map(|n| format!("{}- {n}\n", " ".repeat(2 * n))).collect());
+        texts.push("| a | b |\n|---|---|\n".to_owned() + &"| 1 | 2 |\n".repeat(2_000));
+        for text in texts {
+            let begin = Instant::now();
+            drawn(&text);
+            let took = begin.elapsed();
+            let start: String = text.chars().take(9).collect();
+            assert!(took < Duration::from_secs(5), "{start}: {took:?}");
+        }
+    }
+
+    #[test]
+    fn half_an_answer_is_drawn() {
+        let text = "# a\n**b *c* `d`** [e](https://f)\n- g\n  > h\n```\ni\n```\n|j|\n|-|\n|k|\n";
+        for end in 0..=text.len() {
+            drawn(&text[..end]);
+        }
+        assert!(drawn(text) > 8);
     }
 }
