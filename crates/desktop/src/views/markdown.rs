@@ -436,7 +436,7 @@ mod tests {
     /// Draws an answer, and says how many shapes came of it.
     fn drawn(text: &str) -> usize {
         let context = eframe::egui::Context::default();
-        theme::apply(&context);
+        theme::install(&context);
         let output = context.run_ui(Default::default(), |ui| show(ui, text));
         output.shapes.len()
     }
