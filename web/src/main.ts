@@ -44,11 +44,9 @@ class App {
   private readonly keys =
     this.server &&
     new KeyPanel((key) => {
-      this.server?.unlock(key);
-      // Whoever had another key has asked them.
-      new History(() => sessionStorage, "").forgetAll();
-      this.notices.clear("unauthorized");
-      this.begin(() => this.start());
+      // What runs is of the key before.
+      this.client.stop();
+      this.begin(() => this.unlock(key));
     });
   private readonly models = new ModelPanel(() => {
     this.client.stop();
@@ -218,6 +216,24 @@ class App {
       { source: { kind: "embedded" }, contextTokens: this.contextTokens },
       false,
     );
+  }
+
+  /** Begins anew with a key of the server; with another one, without what was of the key before. */
+  private async unlock(key: string): Promise<void> {
+    const { server } = this;
+    if (server === undefined) return;
+    if (server.hasKey()) {
+      this.another();
+      this.device = this.model = null;
+      this.saved.clear();
+    }
+    server.unlock(key);
+    // Whoever had another key has asked them.
+    new History(() => sessionStorage, "").forgetAll();
+    this.before = null;
+    setLastOpen(null);
+    this.notices.clear("unauthorized");
+    await this.start();
   }
 
   /** Runs a task alone; its failure becomes a message with the action for its code. */
@@ -627,6 +643,9 @@ class App {
     this.asking.setState(this.whyNot(), this.task === "asking");
     const lose = find("lose", HTMLButtonElement);
     if (lose !== null) lose.disabled = this.device === null;
+    if (this.keys !== undefined) {
+      this.keys.isInUse = this.device !== null && this.server?.hasKey() === true;
+    }
     if (this.before === undefined) setLastOpen(this.document?.id ?? null);
     document.body.dataset["task"] = this.task ?? (busy ? "next" : "none");
   }

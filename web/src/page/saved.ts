@@ -68,6 +68,12 @@ export class SavedPanel {
     this.lists.replaceChildren(...(hasLibrary ? section("Documents", rows, none) : []));
   }
 
+  /** Shows nothing: what there is, is somebody else's. */
+  clear(): void {
+    this.line.textContent = "";
+    this.lists.replaceChildren();
+  }
+
   /** `fingerprint` is that of the loaded model; nothing can be opened while `busy`. */
   show(storage: Storage, fingerprint: string | null, busy: boolean): void {
     this.line.textContent =
