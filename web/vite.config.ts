@@ -53,11 +53,14 @@ function partsFor(place: Place): Plugin {
 
 const at = (path: string): string => resolve(import.meta.dirname, path);
 
+/** Its own is `innerHTML` in browsers. */
+const ENTITIES = { "decode-named-character-reference": at("src/page/entities.ts") };
+
 /** The page of `longview serve`: few files of fixed names, which the program has in it. */
 const SERVER = defineConfig({
   base: "./",
   publicDir: false,
-  resolve: { alias: { "#client": at("src/server/client.ts") } },
+  resolve: { alias: { ...ENTITIES, "#client": at("src/server/client.ts") } },
   plugins: [
     partsFor("server"),
     {
@@ -89,7 +92,11 @@ export default defineConfig(({ mode }) => {
   return {
     base: "./",
     resolve: {
-      alias: { "longview-web": at(engine), "#client": at("src/page/worker-client.ts") },
+      alias: {
+        ...ENTITIES,
+        "longview-web": at(engine),
+        "#client": at("src/page/worker-client.ts"),
+      },
     },
     plugins: [embeddedModel(), partsFor("browser")],
     worker: { format: "es", plugins: () => [embeddedModel()] },

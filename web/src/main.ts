@@ -11,6 +11,7 @@ import { bytes, count } from "./page/format";
 import { MapPanel } from "./page/map";
 import { History } from "./page/history";
 import { KeyPanel } from "./page/key";
+import { lastOpen, setLastOpen } from "./page/last-open";
 import { MemoryPanel } from "./page/memory";
 import { ModelPanel } from "./page/model";
 import { ModelChoice, type ModelWish } from "./page/model-choice";
@@ -43,11 +44,9 @@ class App {
   private readonly keys =
     this.server &&
     new KeyPanel((key) => {
-      this.server?.unlock(key);
-      // Whoever had another key has asked them.
-      new History(() => sessionStorage, "").forgetAll();
-      this.notices.clear("unauthorized");
-      this.begin(() => this.start());
+      // What runs is of the key before.
+      this.client.stop();
+      this.begin(() => this.unlock(key));
     });
   private readonly models = new ModelPanel(() => {
     this.client.stop();
@@ -124,6 +123,8 @@ class App {
   private document: OpenDocument | null = null;
   private counting = 0;
   private history: History | null = null;
+  /** What the tab had open, until that is open again or is not to be; then undefined. */
+  private before: string | null | undefined = lastOpen();
 
   constructor() {
     // Others read and delete documents of the server meanwhile.
@@ -217,6 +218,24 @@ class App {
     );
   }
 
+  /** Begins anew with a key of the server; with another one, without what was of the key before. */
+  private async unlock(key: string): Promise<void> {
+    const { server } = this;
+    if (server === undefined) return;
+    if (server.hasKey()) {
+      this.another();
+      this.device = this.model = null;
+      this.saved.clear();
+    }
+    server.unlock(key);
+    // Whoever had another key has asked them.
+    new History(() => sessionStorage, "").forgetAll();
+    this.before = null;
+    setLastOpen(null);
+    this.notices.clear("unauthorized");
+    await this.start();
+  }
+
   /** Runs a task alone; its failure becomes a message with the action for its code. */
   private async during<T>(
     task: Task,
@@ -305,8 +324,33 @@ class App {
     });
   }
 
-  /** The document that was open before the model was loaded anew. */
+  /** What the tab had open before it was loaded anew. */
+  private async comeBack(id: string): Promise<boolean> {
+    const storage = await this.client.call("storage", {}).catch(() => null);
+    if (storage === null) return false;
+    const found = storage.documents.find((document) => document.id === id);
+    if (found === undefined) {
+      const where =
+        this.server === undefined
+          ? "This browser has stored it no more: it was deleted, or was in memory alone."
+          : "It was deleted, here or elsewhere, or had to make room for others.";
+      const text = `${where} What there is stands in the list below.`;
+      this.notices.info("gone", "The document that was open is not there any more", text);
+      return false;
+    }
+    // The model of the visit before may be another one: it says so in the list.
+    if (found.fingerprint !== this.model?.fingerprint || found.closed !== undefined) return false;
+    // What brings down an engine in this tab does not do so at every reload.
+    if (this.server === undefined) setLastOpen(null);
+    return this.openDocument(id);
+  }
+
+  /** The document that was open before the model, or the tab, was loaded anew. */
   private async reopen(open: OpenDocument | null): Promise<void> {
+    const { before } = this;
+    const isBack = open === null && typeof before === "string" && (await this.comeBack(before));
+    this.before = undefined;
+    if (isBack) return;
     if (open === null) {
       this.countSoon(byId("text", HTMLTextAreaElement).value);
       return;
@@ -599,6 +643,10 @@ class App {
     this.asking.setState(this.whyNot(), this.task === "asking");
     const lose = find("lose", HTMLButtonElement);
     if (lose !== null) lose.disabled = this.device === null;
+    if (this.keys !== undefined) {
+      this.keys.isInUse = this.device !== null && this.server?.hasKey() === true;
+    }
+    if (this.before === undefined) setLastOpen(this.document?.id ?? null);
     document.body.dataset["task"] = this.task ?? (busy ? "next" : "none");
   }
 

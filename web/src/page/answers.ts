@@ -4,6 +4,7 @@ import type { Answer, Passage, Step } from "../engine";
 import { copyButton } from "./copy";
 import { button, make } from "./dom";
 import { bytes, count, percent, rate, seconds } from "./format";
+import { Growing } from "./growing";
 import type { KeptAnswer } from "./history";
 
 export interface Quotes {
@@ -11,10 +12,14 @@ export interface Quotes {
   show(passages: Passage[], rank: number): void;
 }
 
+/** A growing answer is not drawn for so many times as long as it took to draw it. */
+const IDLE_SHARE = 4;
+
 /** One policy's answer, growing. */
 export class AnswerCard {
   readonly element: HTMLElement;
-  private readonly body = make("p", { class: "answer" });
+  private readonly body = make("div", { class: "answer" });
+  private readonly growing = new Growing(this.body);
   private readonly figures = make("p", { class: "figures" }, "waiting");
   private readonly verdict = make("p", { class: "verdict" });
   private readonly title: HTMLElement;
@@ -27,6 +32,8 @@ export class AnswerCard {
   private hits = 0;
   private misses = 0;
   private frame = 0;
+  /** What is drawn no sooner leaves the page most of its time. */
+  private drawAfter = 0;
 
   constructor(private readonly policy: string) {
     this.title = make("div", { class: "head" }, make("h4", {}, policy));
@@ -73,7 +80,7 @@ export class AnswerCard {
   restart(): void {
     this.text = "";
     this.hits = this.misses = 0;
-    this.draw();
+    this.draw(false);
   }
 
   step(step: Step): void {
@@ -86,18 +93,14 @@ export class AnswerCard {
     const share = looked > 0 ? `, ${percent(this.hits / looked)} hits` : "";
     const done = step.tokens === 0 ? "reading the question" : `${step.tokens} tokens`;
     this.figures.textContent = `${done}, ${rate(step.tokensPerS)} tokens/s${share}`;
-    if (this.frame === 0) {
-      this.frame = requestAnimationFrame(() => {
-        this.draw();
-      });
-    }
+    if (this.frame === 0) this.frame = requestAnimationFrame(this.onFrame);
   }
 
   /** `expected` is what the document says, if the page can tell. */
   end(answer: Answer, expected: string | null, quotes: Quotes): void {
     this.text = answer.text;
     this.answer = answer;
-    this.draw();
+    this.draw(true);
     const list = make("dl", { class: "facts" });
     for (const [name, value] of factsOf(answer)) {
       list.append(make("div", {}, make("dt", {}, name), make("dd", {}, value)));
@@ -118,7 +121,7 @@ export class AnswerCard {
   /** What there is of the answer stays. */
   fail(reason: string): void {
     this.hasFailed = true;
-    this.draw();
+    this.draw(true);
     this.body.hidden = this.spoken === "";
     this.figures.textContent = `${this.body.hidden ? "No answer" : "It broke off"}: ${reason}`;
   }
@@ -143,9 +146,18 @@ export class AnswerCard {
     this.element.append(make("details", {}, title, list));
   }
 
-  private draw(): void {
+  private readonly onFrame = (): void => {
+    if (performance.now() < this.drawAfter) this.frame = requestAnimationFrame(this.onFrame);
+    else this.draw(false);
+  };
+
+  private draw(isWhole: boolean): void {
+    cancelAnimationFrame(this.frame);
     this.frame = 0;
-    this.body.textContent = this.text.trim();
+    const since = performance.now();
+    this.growing.draw(this.spoken, isWhole);
+    const now = performance.now();
+    this.drawAfter = now + IDLE_SHARE * (now - since);
   }
 }
 

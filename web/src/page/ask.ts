@@ -10,6 +10,7 @@ import type { History, KeptAnswer, KeptExchange } from "./history";
 import type { MapPanel } from "./map";
 import { PolicyPanel, name } from "./policy";
 import { type Suggestion, facts, suggestions } from "./questions";
+import { askFirst } from "./sure";
 
 const SUGGESTED = 4;
 /** The embedded model's answers are one sentence. */
@@ -83,11 +84,16 @@ export class AskPanel {
       this.stopped = true;
       client.stop();
     });
-    this.afresh?.addEventListener("click", () => {
-      if (this.id !== null) this.history?.forget(this.id);
-      this.forget();
-      this.question.focus();
-    });
+    if (this.afresh !== null) {
+      // As wherever the page deletes: what is gone cannot be had again.
+      const calm = { text: "New conversation", label: "New conversation" };
+      const sure = { text: "Delete these questions?", label: "Delete these questions?" };
+      askFirst(this.afresh, calm, sure, () => {
+        if (this.id !== null) this.history?.forget(this.id);
+        this.forget();
+        this.question.focus();
+      });
+    }
   }
 
   setModel(model: LoadedModel): void {

@@ -33,6 +33,44 @@ export function button(text: string, act: () => void, attributes = {}): HTMLButt
   return made;
 }
 
+/**
+ * Makes `wanted` the children of `host` behind the first `kept`, and touches only what differs:
+ * what stays keeps the focus, the selection and how far it is scrolled.
+ */
+export function patch(host: Element, wanted: Node[], kept = 0): void {
+  const before = [...host.childNodes].slice(kept);
+  wanted.forEach((node, i) => {
+    const there = before[i];
+    if (there === undefined) host.append(node);
+    else if (there instanceof Text && node instanceof Text) rewrite(there, node.data);
+    else if (
+      there instanceof Element &&
+      node instanceof Element &&
+      there.tagName === node.tagName
+    ) {
+      takeAttributes(there, node);
+      patch(there, [...node.childNodes]);
+    } else there.replaceWith(node);
+  });
+  for (const left of before.slice(wanted.length)) left.remove();
+}
+
+/** A text that only grows keeps what is selected of it. */
+function rewrite(node: Text, text: string): void {
+  if (node.data === text) return;
+  if (text.startsWith(node.data)) node.appendData(text.slice(node.data.length));
+  else node.data = text;
+}
+
+function takeAttributes(element: Element, from: Element): void {
+  for (const { name } of [...element.attributes]) {
+    if (!from.hasAttribute(name)) element.removeAttribute(name);
+  }
+  for (const { name, value } of from.attributes) {
+    if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+  }
+}
+
 /** Keeps the keyboard's place: `to` gets the focus if what is about to go away has it. */
 export function handOver(from: HTMLElement, to: HTMLElement): void {
   if (from.contains(document.activeElement)) to.focus();

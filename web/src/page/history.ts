@@ -153,7 +153,8 @@ function usable(storage: () => Storage): Storage | null {
   });
 }
 
-function attempt<T>(work: () => T): T | null {
+/** What `work` gives, or null: browsers that store nothing throw. */
+export function attempt<T>(work: () => T): T | null {
   try {
     return work();
   } catch {

@@ -3,6 +3,7 @@
 import type { SavedDocument, SavedModel, Storage } from "../protocol";
 import { button, byId, find, make } from "./dom";
 import { bytes, count, when } from "./format";
+import { askFirst } from "./sure";
 
 export interface SavedActions {
   openDocument(document: SavedDocument): void;
@@ -65,6 +66,12 @@ export class SavedPanel {
     const none = "No document is kept yet. What is read is kept here.";
     this.place ??= this.placeOf(document.activeElement);
     this.lists.replaceChildren(...(hasLibrary ? section("Documents", rows, none) : []));
+  }
+
+  /** Shows nothing: what there is, is somebody else's. */
+  clear(): void {
+    this.line.textContent = "";
+    this.lists.replaceChildren();
   }
 
   /** `fingerprint` is that of the loaded model; nothing can be opened while `busy`. */
@@ -158,28 +165,10 @@ export class SavedPanel {
     return row(model.label, facts, [load, drop]);
   }
 
-  /** A first click asks, a second deletes. */
   private dropButton(name: string, act: () => void, text = "Delete"): HTMLButtonElement {
-    const drop = button(text, () => {
-      if (drop.dataset["sure"] === "yes") {
-        act();
-        return;
-      }
-      drop.dataset["sure"] = "yes";
-      drop.textContent = "Really delete?";
-      drop.setAttribute("aria-label", `Really delete ${name}?`);
-    });
-    drop.className = "quiet";
-    drop.setAttribute("aria-label", `Delete ${name}`);
-    const calm = (): void => {
-      delete drop.dataset["sure"];
-      drop.textContent = text;
-      drop.setAttribute("aria-label", `Delete ${name}`);
-    };
-    drop.addEventListener("blur", calm);
-    drop.addEventListener("keydown", ({ key }) => {
-      if (key === "Escape") calm();
-    });
+    const drop = make("button", { type: "button", class: "quiet" });
+    const sure = { text: "Really delete?", label: `Really delete ${name}?` };
+    askFirst(drop, { text, label: `Delete ${name}` }, sure, act);
     return drop;
   }
 

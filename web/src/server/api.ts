@@ -2,6 +2,7 @@
 
 import { RequestError } from "../page/client";
 import { count } from "../page/format";
+import { attempt } from "../page/history";
 import type { Code } from "../protocol";
 
 /** Of this tab alone: it is gone when the tab is closed, and no other page can read it. */
@@ -86,18 +87,23 @@ function refused(hasKey: boolean): RequestError {
 }
 
 export class Api {
+  /** A browser that stores nothing keeps it until the page is left. */
+  private key = attempt(() => sessionStorage.getItem(KEY));
+
   unlock(key: string): void {
-    sessionStorage.setItem(KEY, key);
+    this.key = key;
+    attempt(() => (sessionStorage.setItem(KEY, key), null));
   }
 
   hasKey(): boolean {
-    return sessionStorage.getItem(KEY) !== null;
+    return this.key !== null;
   }
 
   /** Forgets a key that opens nothing: a reload would send it again. */
   private locked(): RequestError {
     const hasKey = this.hasKey();
-    sessionStorage.removeItem(KEY);
+    this.key = null;
+    attempt(() => (sessionStorage.removeItem(KEY), null));
     return refused(hasKey);
   }
 
@@ -145,7 +151,7 @@ export class Api {
     body?: Json | FormData,
     signal?: AbortSignal,
   ): Promise<Response> {
-    const key = sessionStorage.getItem(KEY);
+    const { key } = this;
     if (key !== null && !SENDABLE.test(key)) throw this.locked();
     const headers: Record<string, string> = {};
     if (key !== null) headers["authorization"] = `Bearer ${key}`;

@@ -210,6 +210,53 @@ test("a saved document opens after a reload without prefill, and can be deleted"
   await page.getByText("No document is saved yet").waitFor();
 });
 
+test("a reload opens the saved document of the tab again, and another tab does not", async () => {
+  const page = await stage.start();
+  await readSample(page, 1000);
+  await page.getByRole("button", { name: "Another document" }).click();
+  await readSample(page, 2000);
+  await page.getByRole("button", { name: /^Open Sample 1/ }).click();
+  await page.getByText("opened without reading").waitFor();
+  await idle(page);
+  for (let i = 0; i < 2; i++) {
+    await page.reload();
+    await page.getByText("opened without reading").waitFor();
+    await idle(page);
+    assert.match(await page.locator("#document-name").innerText(), /^Sample 1/);
+  }
+  await ask(page, null);
+  assert.deepEqual(await verdicts(page), ["✓ This is what the document says."]);
+  const other = await page.context().newPage();
+  await other.goto(stage.server.url);
+  await modelLoaded(other);
+  assert.equal(await other.locator("#text").isVisible(), true);
+  // It is deleted there meanwhile.
+  await other.getByRole("button", { name: /^Delete Sample 1/ }).click();
+  await other.getByRole("button", { name: /^Really delete Sample 1/ }).click();
+  await idle(other);
+  await other.close();
+  await page.reload();
+  const told = await message(page, "gone");
+  assert.match(told, /The document that was open is not there any more.*in the list below/s);
+  await idle(page);
+  assert.equal(await page.locator("#text").isVisible(), true);
+  assert.equal(await page.locator("#saved-lists li", { hasText: "Sample 2" }).count(), 1);
+});
+
+test("a document that cannot be opened after a reload is not tried at each one", async () => {
+  const page = await stage.start();
+  await readSample(page, 1000);
+  const fail = { openSession: { code: "out-of-memory", message: "No room for its keys." } };
+  stage.server.faults.replace.set("script.json", JSON.stringify({ fail }));
+  await page.reload();
+  assert.match(await message(page, "out-of-memory"), /No room for its keys/);
+  await idle(page);
+  await page.reload();
+  await modelLoaded(page);
+  assert.equal(await page.locator("#text").isVisible(), true);
+  assert.equal(await page.locator('[data-code="out-of-memory"]').count(), 0);
+});
+
 test("a stopped prefill keeps what is read, answers, and goes on after a reload", async () => {
   // Long enough for a busy machine to press the button in time; fast again after the reload.
   const page = await stage.start({ prefillMs: 500 });

@@ -28,6 +28,9 @@ interface Script {
   session?: { bytes: number };
   /** Tokens that a cell of the context map stands for; 1 unless told. */
   cellTokens?: number;
+  /** What every question is answered with, in pieces of so many characters (4 unless told). */
+  answer?: string;
+  pieceChars?: number;
 }
 
 const CHUNK = 128;
@@ -183,9 +186,10 @@ class ScriptedRuntime implements EngineRuntime {
     this.reopen();
     failing("ask");
     const { policy, maxTokens } = question;
-    const words = this.words(question.question).slice(0, maxTokens);
+    const words = scripted() ?? this.words(question.question).slice(0, maxTokens);
     let text = "";
-    let finish: Answer["finish"] = words.length < maxTokens ? "end" : "length";
+    const isEnd = script.answer !== undefined || words.length < maxTokens;
+    let finish: Answer["finish"] = isEnd ? "end" : "length";
     for (const [i, word] of words.entries()) {
       await pause(script.stepMs ?? 2);
       if (i === 1) failing("step");
@@ -306,6 +310,17 @@ class ScriptedRuntime implements EngineRuntime {
     }
     return kinds.fill(1, 0, 4).fill(2, -64);
   }
+}
+
+/** The answer of the script, in pieces. */
+function scripted(): string[] | null {
+  const { answer, pieceChars = CHARS } = script;
+  if (answer === undefined) return null;
+  const pieces = [];
+  for (let at = 0; at < answer.length; at += pieceChars) {
+    pieces.push(answer.slice(at, at + pieceChars));
+  }
+  return pieces;
 }
 
 /** Cells of several tokens show the most telling of them. */

@@ -8,7 +8,7 @@ import type { Page } from "playwright-core";
 import { sampleDocument } from "../../src/page/sample";
 import { ask, idle, message, readText } from "../support/browser";
 import { serveLongview } from "../support/longview";
-import { openFirst, visits } from "../support/visits";
+import { forgetTalk, openFirst, reopened, visits } from "../support/visits";
 
 const visiting = visits();
 
@@ -177,18 +177,16 @@ test("two tabs keep each other's questions about a document", async () => {
   await ask(page, "Asked in the first tab?");
   await ask(other, "Asked in the second tab?");
   await ask(page, "Asked in the first tab again?");
-  await page.reload();
-  await openFirst(page);
+  await reopened(page);
   assert.deepEqual((await exchanges(page)).sort(), [
     "Asked in the first tab again?",
     "Asked in the first tab?",
     "Asked in the second tab?",
   ]);
   // Deleted is deleted, for those that have not shown it.
-  await page.getByRole("button", { name: "New conversation" }).click();
+  await forgetTalk(page);
   await ask(page, "Asked afterwards?");
-  await page.reload();
-  await openFirst(page);
+  await reopened(page);
   assert.deepEqual(await exchanges(page), ["Asked afterwards?"]);
 });
 
@@ -204,8 +202,7 @@ test("an answer that a reload cuts off is kept as far as it came", async () => {
   await page.getByRole("button", { name: "Ask", exact: true }).click();
   await page.locator(".card .figures", { hasText: /\d+ tokens, / }).waitFor();
   await page.locator(".answer", { hasText: /\w/ }).waitFor();
-  await page.reload();
-  await openFirst(page);
+  await reopened(page);
   assert.deepEqual(await exchanges(page), [QUESTION]);
   assert.match(await page.locator(".card").innerText(), /Stopped\./);
 });

@@ -85,3 +85,16 @@ export async function openFirst(page: Page): Promise<void> {
   await page.getByText("opened without reading").waitFor();
   await idle(page);
 }
+
+/** The tab anew: it opens its document by itself. */
+export async function reopened(page: Page): Promise<void> {
+  await page.reload();
+  await page.getByText("opened without reading").waitFor();
+  await idle(page);
+}
+
+/** Deletes the questions of the open document, which is asked about first. */
+export async function forgetTalk(page: Page): Promise<void> {
+  await page.getByRole("button", { name: "New conversation" }).click();
+  await page.getByRole("button", { name: "Delete these questions?" }).click();
+}

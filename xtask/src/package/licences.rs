@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
+use super::npm;
 use crate::process::{capture, cargo, root};
 
 /// What a crate may be under, where it offers one of these. Each asks for no more than its text and
@@ -89,9 +90,16 @@ pub(crate) fn check() -> Result<()> {
     let problems = problems(&crates, ALLOWED, EXCEPTIONS)?;
     if problems.is_empty() {
         println!("licences of {} crates: all allowed", crates.len());
-        return Ok(());
+        return npm::check(is_allowed);
     }
     bail!("licences (xtask/src/package/licences.rs has the list):\n{}", problems.join("\n"))
+}
+
+/// Whether what is under this licence may be there.
+fn is_allowed(licence: &str) -> bool {
+    Expression::parse_mode(licence, ParseMode::LAX).is_ok_and(|expression| {
+        expression.evaluate(|wanted| ALLOWED.contains(&wanted.to_string().as_str()))
+    })
 }
 
 /// What is wrong with licences, a line each.
@@ -178,6 +186,8 @@ pub(crate) fn list(tree: &str) -> Result<String> {
     for (licence, of) in &texts {
         text += &format!("\n{}\n{}\n\n{licence}\n", "=".repeat(80), of.join(", "));
     }
+    // The page is in the program.
+    text += &format!("\n{}\n{}", "=".repeat(80), npm::list()?);
     Ok(text)
 }
 

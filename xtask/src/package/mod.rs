@@ -8,6 +8,7 @@ mod check;
 mod deb;
 mod files;
 mod licences;
+pub(crate) mod npm;
 mod prove;
 mod server;
 mod tree;

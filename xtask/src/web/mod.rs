@@ -18,6 +18,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::args::{Parsed, UsageError};
+use crate::package::npm as licences;
 use crate::process::{Background, cargo, dev_binary, root, run as run_child, target_directory};
 use crate::setup;
 
@@ -70,6 +71,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     }
     if parsed.has("--page") {
         let web = install()?;
+        licences::write(&web)?;
         return page::write(&web);
     }
     let dist = build(profile)?;
@@ -138,6 +140,7 @@ fn test(profile: Profile, parts: &[Part]) -> Result<()> {
     if parts.contains(&Part::Page) {
         build(profile)?;
         npm(&web, &["run", "check"])?;
+        licences::compare(&web)?;
         page::check(&web)?;
         // The real engine's shaders run on two threads that wait for each other: beside it there is
         // time for the page with its script.
