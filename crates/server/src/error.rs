@@ -21,6 +21,26 @@ const RETRY_AFTER_S: u64 = 1;
 /// The code of what is no number.
 const NUMERIC: &str = "numeric_error";
 
+/// Letters of a message, which may quote what a request says.
+const MOST_LETTERS: usize = 1_000;
+
+/// A message that is no longer than is read, and that acts on no terminal.
+fn shown(message: String) -> String {
+    let acts = |letter: char| letter.is_control() && letter != '\n';
+    if message.len() <= MOST_LETTERS && !message.contains(acts) {
+        return message;
+    }
+    let mut shown = String::with_capacity(MOST_LETTERS);
+    for (i, letter) in message.chars().enumerate() {
+        if i == MOST_LETTERS {
+            shown.push_str("...");
+            break;
+        }
+        if acts(letter) { shown.extend(letter.escape_default()) } else { shown.push(letter) }
+    }
+    shown
+}
+
 /// A request that is refused or failed. In a box, because most results are none.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError(Box<Parts>);
@@ -39,7 +59,7 @@ struct Parts {
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        let message = message.into();
+        let message = shown(message.into());
         let more = Map::new();
         Self(Box::new(Parts { status, code, param: None, message, more, allowed: None }))
     }
@@ -342,4 +362,17 @@ pub enum ServeError {
     /// The thread of the engine ended before it was told to.
     #[error("the engine's thread ended by a fault of the program")]
     EngineEnded,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_short_and_acts_on_no_terminal() {
+        let message = |text: &str| ApiError::bad("x", text).json()["error"]["message"].clone();
+        assert_eq!(message("a\nbé"), "a\nbé");
+        assert_eq!(message("a\u{7f}b\u{1b}[2J"), "a\\u{7f}b\\u{1b}[2J");
+        assert_eq!(message(&"é".repeat(5_000)), format!("{}...", "é".repeat(MOST_LETTERS)));
+    }
 }
