@@ -269,14 +269,20 @@ impl CloneProgress for Document {
     }
 }
 
-/// Addresses that a click asked the system to open.
-fn opened(window: &Window) -> Vec<String> {
-    let commands = &window.0.output().platform_output.commands;
-    let address = |command: &OutputCommand| match command {
-        OutputCommand::OpenUrl(open) => Some(open.url.clone()),
-        _ => None,
-    };
-    commands.iter().filter_map(address).collect()
+/// What the system is asked to do after a click.
+fn done(
+    window: &mut Window,
+    label: &str,
+    find: impl Fn(&OutputCommand) -> Option<String>,
+) -> String {
+    window.0.get_by_label(label).click();
+    let mut found = None;
+    window.until(label, |window| {
+        let commands = &window.0.output().platform_output.commands;
+        found = commands.iter().find_map(&find);
+        found.is_some()
+    });
+    found.expect("it was waited for")
 }
 
 fn ask_for(window: &mut Window, script: &Script, question: &str, n_words: usize) {
@@ -302,21 +308,16 @@ fn an_answer_in_markdown_is_shown_as_it_is_meant_and_copied_as_it_is() {
     ] {
         assert!(window.sees_part(part), "{what}");
     }
-    window.0.get_by_label("his letter").click();
-    window.0.step();
-    assert_eq!(opened(&window), ["https://letters.example/7"]);
-    let copied = |window: &Window| {
-        let commands = &window.0.output().platform_output.commands;
-        commands.iter().find_map(|command| match command {
-            OutputCommand::CopyText(text) => Some(text.clone()),
-            _ => None,
-        })
+    let address = done(&mut window, "his letter", |command| match command {
+        OutputCommand::OpenUrl(open) => Some(open.url.clone()),
+        _ => None,
+    });
+    assert_eq!(address, "https://letters.example/7");
+    let copied = |command: &OutputCommand| match command {
+        OutputCommand::CopyText(text) => Some(text.clone()),
+        _ => None,
     };
-    window.0.get_by_label(strings::COPY_CODE).click();
-    window.0.step();
-    let code = copied(&window).expect("the code");
+    let code = done(&mut window, strings::COPY_CODE, copied);
     assert!(code.starts_with("fn light(") && code.ends_with("is wide"), "{code}");
-    window.0.get_by_label(strings::COPY).click();
-    window.0.step();
-    assert_eq!(copied(&window).as_deref(), Some(MARKDOWN));
+    assert_eq!(done(&mut window, strings::COPY, copied), MARKDOWN);
 }

@@ -355,12 +355,16 @@ fn show_text(ui: &mut Ui, runs: &[Run], wraps: bool) {
         return;
     }
     let mut strong = LayoutJob::clone(&galley.job);
-    for (part, run) in strong.sections.iter_mut().zip(runs) {
+    let mut indent = strong.sections.first().map_or(0.0, |part| part.leading_space);
+    strong.text.clear();
+    strong.sections.clear();
+    for run in runs {
+        let mut format = format(ui, run.look);
         if run.look.strong == 0 {
-            part.format.color = Color32::TRANSPARENT;
+            format.color = Color32::TRANSPARENT;
         }
-        part.format.background = Color32::TRANSPARENT;
-        part.format.strikethrough = Stroke::NONE;
+        (format.background, format.strikethrough) = (Color32::TRANSPARENT, Stroke::NONE);
+        strong.append(&run.text, std::mem::take(&mut indent), format);
     }
     let strong = ui.ctx().fonts_mut(|fonts| fonts.layout_job(strong));
     let color = ui.visuals().text_color();
@@ -437,7 +441,9 @@ mod tests {
     fn drawn(text: &str) -> usize {
         let context = eframe::egui::Context::default();
         theme::install(&context);
-        let output = context.run_ui(Default::default(), |ui| show(ui, text));
+        let mut output = context.run_ui(Default::default(), |ui| show(ui, text));
+        // No screen takes them.
+        output.textures_delta.clear();
         output.shapes.len()
     }
 
