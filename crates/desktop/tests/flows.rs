@@ -275,7 +275,8 @@ fn done(
     label: &str,
     find: impl Fn(&OutputCommand) -> Option<String>,
 ) -> String {
-    window.0.get_by_label(label).click();
+    // It may lie above what is in sight.
+    window.0.get_by_label(label).click_accesskit();
     let mut found = None;
     window.until(label, |window| {
         let commands = &window.0.output().platform_output.commands;
