@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -34,6 +35,8 @@ class Server:
             if found := re.search(r"http://([\d.]+:\d+)", line):
                 self.address = found.group(1)
                 break
+        # What it says later is read, so that it never waits for that.
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
         while True:
             try:
                 urllib.request.urlopen(f"http://{self.address}/health").read()
