@@ -24,7 +24,8 @@ const NUMERIC: &str = "numeric_error";
 /// Letters of a message, which may quote what a request says.
 const MOST_LETTERS: usize = 1_000;
 
-/// A message that is no longer than is read, and that acts on no terminal.
+/// A message that is no longer than is read, and that acts on no terminal, whoever wrote it: what
+/// quotes a word of a client calls [`clip`], so that the rest of its sentence is there too.
 fn shown(message: String) -> String {
     let acts = |letter: char| letter.is_control() && letter != '\n';
     if message.len() <= MOST_LETTERS && !message.contains(acts) {

@@ -10,6 +10,8 @@ use std::str::Chars;
 
 use serde_json::json;
 
+use crate::error::clip;
+
 /// A part of a grammar.
 #[derive(Debug, PartialEq)]
 enum Token {
@@ -61,7 +63,7 @@ pub(crate) fn to_lark(grammar: &str) -> Result<String, String> {
         return Err("it has no rule named root".to_owned());
     }
     match used.into_iter().find(|name| !defined.contains(name)) {
-        Some(name) => Err(format!("the rule {name} is used and not defined")),
+        Some(name) => Err(format!("the rule {} is used and not defined", clip(name))),
         None => Ok(lark),
     }
 }
@@ -147,11 +149,11 @@ fn escaped(chars: &mut Peekable<Chars<'_>>) -> Result<char, String> {
         'u' => 4,
         'U' => 8,
         '"' | '\\' | '[' | ']' | '-' | '^' | '/' => return Ok(c),
-        _ => return Err(format!("\\{c} has no meaning in it")),
+        _ => return Err(format!("\\{} has no meaning in it", clip(&c.to_string()))),
     };
     let digits: String = chars.take(n_digits).collect();
     let code = u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32);
-    code.ok_or_else(|| format!("\\{c}{digits} is no character"))
+    code.ok_or_else(|| format!("\\{c}{} is no character", clip(&digits)))
 }
 
 /// `{n}`, `{n,}` or `{n,m}`.
@@ -160,7 +162,7 @@ fn repetition(chars: &mut Peekable<Chars<'_>>) -> Result<String, String> {
     let is_number = |n: &str| n.len() <= 4 && n.bytes().all(|b| b.is_ascii_digit());
     let (from, to) = inner.split_once(',').unwrap_or((&inner, &inner));
     if !(is_number(from) && is_number(to) && !from.is_empty()) {
-        return Err(format!("{{{inner}}} is no repetition of at most 9999"));
+        return Err(format!("{{{}}} is no repetition of at most 9999", clip(&inner)));
     }
     Ok(format!("{{{inner}}}"))
 }
@@ -197,5 +199,21 @@ mod tests {
             let error = to_lark(gbnf).unwrap_err();
             assert!(error.contains(reason), "{gbnf}: {error}");
         }
+    }
+
+    #[test]
+    fn what_a_reason_quotes_is_short_and_no_control_character() {
+        let name = "b".repeat(5_000);
+        let error = to_lark(&format!("root ::= {name}")).unwrap_err();
+        assert_eq!(error, format!("the rule {} is used and not defined", &name[..64]));
+        for gbnf in ["root ::= \"a\"{2\u{7f}3}", "root ::= \"\\\u{7f}\"", "root ::= \"\\x\u{1b}["] {
+            let error = to_lark(gbnf).unwrap_err();
+            assert!(!error.contains(char::is_control), "{error:?}");
+        }
+        let error = to_lark(&format!("root ::= \"a\"{{{}}}", "9".repeat(5_000))).unwrap_err();
+        assert!(
+            error.len() < 120 && error.ends_with("is no repetition of at most 9999"),
+            "{error}"
+        );
     }
 }
