@@ -295,6 +295,7 @@ impl<B: Backend + 'static> Worker<B> {
             }
             Message::Erase { scope, tokens, erased } => {
                 self.kept.erase(scope, &tokens);
+                self.count();
                 let _ = erased.send(());
             }
             Message::Drain => self.draining = Some(Instant::now()),
@@ -437,7 +438,7 @@ impl<B: Backend + 'static> Worker<B> {
                         self.kept.forget(scope, id, &[]);
                     }
                     self.disk_changed();
-                    tell(*waiter, result);
+                    self.tell(*waiter, result);
                 }
             }
         }
@@ -624,8 +625,6 @@ impl<B: Backend + 'static> Worker<B> {
                 let run = self.runs.swap_remove(i);
                 let summary = run.summary();
                 self.metrics.ended(&summary);
-                // Who has its answer finds its place free.
-                self.count();
                 self.close(run, Some(summary));
             }
         }
@@ -640,7 +639,7 @@ impl<B: Backend + 'static> Worker<B> {
             Ok(None) => Ok(()),
             Err(error) => Err(self.reason(error)),
         };
-        tell(waiter, result);
+        self.tell(waiter, result);
     }
 
     /// What is worth keeping of a request.
@@ -671,12 +670,12 @@ impl<B: Backend + 'static> Worker<B> {
             } else {
                 self.kept.let_go(scope, session);
             }
-            return tell(waiter, Ok(()));
+            return self.tell(waiter, Ok(()));
         };
         self.metrics.builds.increment(1);
         let files = match self.engine.session_files() {
             Ok(files) => files,
-            Err(error) => return tell(waiter, Err(error.into())),
+            Err(error) => return self.tell(waiter, Err(error.into())),
         };
         // Others go on from it meanwhile, where there is memory for a second one.
         let fork = guarded(|| Ok(block_on(self.engine.fork(&mut session))?));
@@ -689,6 +688,21 @@ impl<B: Backend + 'static> Worker<B> {
         };
         if let Err(error) = disk.save(files, written, goes_on, waiter) {
             warn!("a context is not written: {}", error.json());
+        }
+    }
+
+    /// Tells who waits how it ended; what they held is given back. Who has its answer finds its
+    /// place free, and its context counted.
+    fn tell(&self, waiter: Waiter, result: Result<(), ApiError>) {
+        let Waiter { job, also, summary } = waiter;
+        let Some(summary) = summary else { return };
+        self.count();
+        let last = match result {
+            Ok(()) => Event::Done(summary),
+            Err(error) => Event::Failed(error),
+        };
+        for events in also.into_iter().chain([job.events]) {
+            let _ = events.try_send(last.clone());
         }
     }
 
@@ -710,17 +724,4 @@ fn refuses_prefill(error: &EngineError) -> bool {
 
 fn stopping() -> ApiError {
     ApiError::unavailable("stopping", "the server is ending; ask again when it is back")
-}
-
-/// Tells who waits how it ended; what they held is given back.
-fn tell(waiter: Waiter, result: Result<(), ApiError>) {
-    let Waiter { job, also, summary } = waiter;
-    let Some(summary) = summary else { return };
-    let last = match result {
-        Ok(()) => Event::Done(summary),
-        Err(error) => Event::Failed(error),
-    };
-    for events in also.into_iter().chain([job.events]) {
-        let _ = events.try_send(last.clone());
-    }
 }
