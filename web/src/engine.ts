@@ -42,7 +42,10 @@ export interface Device {
 
 export interface PolicyInfo {
   name: string;
+  /** Where it was published; "-": nowhere. */
   title: string;
+  /** What a step attends under it. */
+  description: string;
   options: string[];
   /** Whether it is chosen where nothing is said. */
   isDefault: boolean;

@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use longview_core::acts_on_terminal;
+
 /// The most lines of one message.
 const MAX_LINES: usize = 10;
 /// The most characters of one line of a message.
@@ -13,15 +15,9 @@ const MAX_CHARS: usize = 4000;
 /// The most characters of one line where all of them together are too long.
 const MAX_SHARE: usize = MAX_CHARS / MAX_LINES;
 
-/// Whether a terminal would act on `c` rather than show it.
-fn is_control(c: char) -> bool {
-    // The second kind of them is shown as nothing and turns round what stands beside it.
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 /// `text` with everything that a terminal would act on spelled out, but for line ends and tabs.
 pub fn escaped(text: &str) -> Cow<'_, str> {
-    let is_kept = |c: char| matches!(c, '\n' | '\t') || !is_control(c);
+    let is_kept = |c: char| matches!(c, '\n' | '\t') || !acts_on_terminal(c);
     if text.chars().all(is_kept) {
         return text.into();
     }

@@ -123,7 +123,8 @@ pub fn run(args: &PoliciesArgs) -> Result<()> {
     }
     for Entry { info, .. } in &entries {
         writeln!(out, "{}", set(&format!("{}: {}", info.name, info.source), 2))?;
-        let PresetInfo { index, budget, residency, .. } = info;
+        let PresetInfo { description, index, budget, residency, .. } = info;
+        writeln!(out, "{}", set(&format!("  {description}"), 2))?;
         let place = format!("  index: {index}; budget: {budget}; rows: {residency}");
         writeln!(out, "{}", set(&place, 4))?;
         let options: Vec<String> = info.options.iter().map(|o| format!("--{o}")).collect();

@@ -34,6 +34,11 @@ fn the_list_says_of_each_where_it_stands_and_what_may_be_said() {
         let entry = lines.take_while(|line| line.starts_with("  ")).map(str::trim);
         let entry = entry.collect::<Vec<_>>().join(" ");
         let (place, options) = entry.split_once(" options: ").expect("options");
+        // A sentence first, for who does not know the paper.
+        let (sentence, place) = place.split_once(". index: ").expect("a sentence");
+        let is_plain = sentence.starts_with(|c: char| c.is_uppercase()) && sentence.len() > 40;
+        assert!(is_plain, "{name}: {sentence}");
+        let place = format!("index: {place}");
         let is_placed = ["index: ", "; budget: ", "; rows: "].iter().all(|w| place.contains(w));
         assert!(is_placed, "{name}: {place}");
         assert!(options.starts_with("--budget"), "{name}: {options}");

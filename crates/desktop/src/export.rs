@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use longview_core::acts_on_terminal;
+
 use crate::document::{Document, Reply};
 use crate::figures::percent;
 use crate::strings;
@@ -31,7 +33,7 @@ pub fn file_name(title: &str) -> String {
 
 /// Characters that stand for nothing, or turn the order of others around.
 fn is_unseen(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    acts_on_terminal(c) || c == '\u{feff}'
 }
 
 /// What stands for a character that Windows, or any system, does not take.

@@ -589,7 +589,7 @@ pub fn policy(preset: Preset) -> (&'static str, &'static str) {
             "Everything (full attention)",
             "Looks at all tokens in each step: the slowest, and leaves nothing out.",
         ),
-        other => (other.name(), other.info().source),
+        other => (other.name(), other.info().description),
     }
 }
 

@@ -65,7 +65,12 @@ pub(crate) fn props(app: &App) -> Response<Body> {
     let template = model.chat.as_ref().and_then(ChatTemplate::source);
     let policies = Preset::ALL.iter().map(|(preset, name)| {
         let info = preset.info();
-        json!({ "name": name, "title": info.source, "options": info.options })
+        json!({
+            "name": name,
+            "title": info.source,
+            "description": info.description,
+            "options": info.options,
+        })
     });
     let options = POLICY_OPTIONS.iter().map(
         |option| json!({ "name": option.name, "value": option.value, "help": option.help.trim() }),

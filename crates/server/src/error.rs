@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use longview_core::{acts_on_terminal, quoted};
 use longview_engine::EngineError;
 use longview_library::Size;
 use longview_library::documents::DocumentsError;
@@ -24,10 +25,13 @@ const NUMERIC: &str = "numeric_error";
 /// Letters of a message, which may quote what a request says.
 const MOST_LETTERS: usize = 1_000;
 
+/// Letters of a client's word in a message.
+const MOST_QUOTED: usize = 64;
+
 /// A message that is no longer than is read, and that acts on no terminal, whoever wrote it: what
 /// quotes a word of a client calls [`clip`], so that the rest of its sentence is there too.
 fn shown(message: String) -> String {
-    let acts = |letter: char| letter.is_control() && letter != '\n';
+    let acts = |letter: char| acts_on_terminal(letter) && letter != '\n';
     if message.len() <= MOST_LETTERS && !message.contains(acts) {
         return message;
     }
@@ -292,7 +296,7 @@ impl From<DocumentsError> for ApiError {
 
 /// A text of a client in a message: its beginning, without what a terminal acts on.
 pub(crate) fn clip(text: &str) -> String {
-    text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
+    quoted(text, MOST_QUOTED)
 }
 
 fn no_space(message: String) -> ApiError {

@@ -200,6 +200,8 @@ fn properties_name_policies_and_heads() {
     let policies = props["policies"].as_array().expect("a list");
     let full = policies.iter().find(|policy| policy["name"] == "full").expect("full attention");
     assert!(full["options"].is_array() && full["title"].is_string(), "{full}");
+    let described = full["description"].as_str().expect("a sentence");
+    assert!(described.ends_with('.'), "{described}");
     let names = props["policy_options"].as_array().expect("a list");
     assert!(names.iter().any(|option| option["name"] == "budget"), "{names:?}");
 }

@@ -86,10 +86,9 @@ export class PolicyPanel {
   private describe(): void {
     this.check();
     const info = this.policies.find(({ name }) => name === this.preset.value);
-    this.title.textContent =
-      info?.name === "full"
-        ? "Attends to every token: the reference for all other policies."
-        : (info?.title ?? "");
+    const { description = "", title = "-" } = info ?? {};
+    // Full attention is nobody's paper.
+    this.title.textContent = title === "-" ? description : `${description} (${title})`;
     const known = this.known.filter((option) => info?.options.includes(option.name));
     this.names.replaceChildren(
       ...known.flatMap(({ name, value, help }) => [

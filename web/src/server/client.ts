@@ -135,6 +135,7 @@ class ServerClient implements Client {
     const policies = list(props["policies"]).map((policy) => ({
       name: text(policy["name"]),
       title: text(policy["title"]),
+      description: text(policy["description"]),
       options: Array.isArray(policy["options"]) ? policy["options"].map(text) : [],
       isDefault: text(policy["name"]) === chosen,
     }));

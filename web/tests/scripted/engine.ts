@@ -76,19 +76,22 @@ class ScriptedRuntime implements EngineRuntime {
     return [
       {
         name: "full",
-        title: "attends to every token",
+        title: "-",
+        description: "Attends all tokens.",
         options: ["dense-layers"],
         isDefault: false,
       },
       {
         name: "longview",
-        title: "recalls tokens and the means of the rest",
+        title: "Longview",
+        description: "Recalls tokens, and the means of the rest.",
         options: ["sinks", "recent", "cluster-tokens", "cluster-segment", "iterations"],
         isDefault: true,
       },
       {
         name: "streaming-llm",
-        title: "first and last tokens only",
+        title: "StreamingLLM",
+        description: "Attends the first and the last tokens alone.",
         options: ["sinks", "recent"],
         isDefault: false,
       },

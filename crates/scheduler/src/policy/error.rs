@@ -116,16 +116,9 @@ impl PolicyError {
     }
 }
 
-/// `text` as a message repeats it: no more than a line of it, and nothing that a terminal acts on.
+/// `text` as a message repeats it.
 pub(super) fn quoted(text: &str) -> String {
-    let mut quoted = String::new();
-    for c in text.chars().take(MAX_QUOTED) {
-        if c.is_control() { quoted.extend(c.escape_default()) } else { quoted.push(c) }
-    }
-    if text.chars().nth(MAX_QUOTED).is_some() {
-        quoted.push_str("..");
-    }
-    quoted
+    longview_core::quoted(text, MAX_QUOTED)
 }
 
 fn preset_names() -> String {
@@ -138,19 +131,5 @@ impl std::str::FromStr for Preset {
     fn from_str(text: &str) -> Result<Self, PolicyError> {
         let found = Preset::ALL.iter().find(|(_, name)| *name == text);
         found.map(|(preset, _)| *preset).ok_or_else(|| PolicyError::UnknownPreset(quoted(text)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_repeats_little_of_a_value_and_nothing_that_a_terminal_acts_on() {
-        assert_eq!(quoted("quest"), "quest");
-        assert_eq!(quoted("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
-        let long = quoted(&"x".repeat(1 << 20));
-        assert_eq!(long, format!("{}..", "x".repeat(MAX_QUOTED)));
-        assert_eq!(quoted(&"é".repeat(MAX_QUOTED)), "é".repeat(MAX_QUOTED));
     }
 }

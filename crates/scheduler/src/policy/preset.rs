@@ -5,6 +5,7 @@ use serde::Serialize;
 
 macro_rules! presets {
     ($($(#[$doc:meta])* $variant:ident = $name:literal {
+        description: $description:literal,
         source: $source:literal,
         index: $index:literal,
         budget: $budget:literal,
@@ -30,6 +31,7 @@ macro_rules! presets {
                 match self {
                     $(Preset::$variant => PresetInfo {
                         name: $name,
+                        description: $description,
                         source: $source,
                         index: $index,
                         budget: $budget,
@@ -48,6 +50,8 @@ macro_rules! presets {
 pub struct PresetInfo {
     /// On command lines and in reports.
     pub name: &'static str,
+    /// What a decode step attends under it, for somebody who knows attention and no paper.
+    pub description: &'static str,
     /// Where it was published.
     pub source: &'static str,
     /// How keys are summarised and compared.
@@ -65,6 +69,7 @@ pub struct PresetInfo {
 presets! {
     /// Every token attends to every earlier one: the oracle.
     Full = "full" {
+        description: "Attends all tokens: the slowest, and nothing is left out.",
         source: "-",
         index: "none",
         budget: "all tokens",
@@ -75,6 +80,8 @@ presets! {
     }
     /// Semantic clusters recalled from the host.
     Clusterkv = "clusterkv" {
+        description: "Groups tokens with similar keys into clusters, and attends the clusters \
+                      that fit the query best.",
         source: "ClusterKV (Liu et al., DAC 2025, arXiv 2412.03213)",
         index: "k-means clusters of keys",
         budget: "uniform, last cluster trimmed",
@@ -89,6 +96,8 @@ presets! {
     }
     /// The best tokens of opened clusters, and the means of all that is left.
     Longview = "longview" {
+        description: "Opens the clusters that fit the query best, attends the best tokens in \
+                      them, and counts all others by their means.",
         source: "Longview: ClusterKV's clusters, LRQK's factors, Loki's tokens, means of the rest",
         index: "k-means clusters of keys; in them, tokens in joint low-rank factors",
         budget: "uniform, token by token; means of clusters and of groups of them for the rest",
@@ -103,6 +112,8 @@ presets! {
     }
     /// Sinks and the most recent tokens only: the control that shows what recall adds.
     StreamingLlm = "streaming-llm" {
+        description: "Attends the first and the last tokens alone. What stands between is not \
+                      found: it shows what recall adds.",
         source: "StreamingLLM (Xiao et al., ICLR 2024, arXiv 2309.17453)",
         index: "none: first and last tokens",
         budget: "uniform",
@@ -112,6 +123,8 @@ presets! {
     }
     /// Pages by an upper bound of their scores.
     Quest = "quest" {
+        description: "Cuts the context into pages, and attends the pages whose keys could score \
+                      highest.",
         source: "Quest (Tang et al., ICML 2024, arXiv 2406.10774)",
         index: "largest and smallest key per page and channel",
         budget: "uniform, last page trimmed",
@@ -124,6 +137,8 @@ presets! {
     }
     /// Blocks by the mean of their most attended keys.
     Infllm = "infllm" {
+        description: "Cuts the context into blocks, and attends those whose most attended keys \
+                      fit the query best.",
         source: "InfLLM (Xiao et al., NeurIPS 2024, arXiv 2402.04617)",
         index: "mean of a block's most attended keys",
         budget: "uniform, last block trimmed",
@@ -137,6 +152,8 @@ presets! {
     }
     /// Blocks by one of five representatives.
     Ktransformers = "ktransformers" {
+        description: "Cuts the context into blocks with a representative each, and attends those \
+                      whose representatives fit the query best.",
         source: "KTransformers CPU sparse attention (kvcache-ai, 2024)",
         index: "max, mean, quest, dynamic or fix per block; preselection",
         budget: "uniform, last block trimmed",
@@ -151,6 +168,8 @@ presets! {
     }
     /// Tokens by the principal components of their keys.
     Loki = "loki" {
+        description: "Compares the query with every token in the few directions in which keys \
+                      differ most, and attends the best.",
         source: "Loki (Singhania et al., NeurIPS 2024, arXiv 2406.02542)",
         index: "keys in their leading principal components, tokens",
         budget: "uniform",
@@ -164,6 +183,8 @@ presets! {
     }
     /// Tokens by the most telling channels of skewed keys.
     Infinigen = "infinigen" {
+        description: "Compares the query with every token in the few channels that tell most, and \
+                      attends those that score near the best.",
         source: "InfiniGen (Lee et al., OSDI 2024, arXiv 2406.19707)",
         index: "partial skewed keys, tokens",
         budget: "threshold below the best score, up to a cap",
@@ -176,6 +197,8 @@ presets! {
     }
     /// Tokens by joint low-rank factors of queries and keys.
     Lrqk = "lrqk" {
+        description: "Compares the query with every token by short factors of queries and keys, \
+                      and attends the best.",
         source: "LRQK (Li et al., NeurIPS 2025, arXiv 2510.23649), Gram form",
         index: "joint low-rank factors of queries and keys, tokens",
         budget: "uniform and lite tokens",
@@ -189,6 +212,8 @@ presets! {
     }
     /// Tokens that the prompt's last queries attended.
     Snapkv = "snapkv" {
+        description: "Keeps the tokens that the end of the prompt attended most. No later step \
+                      attends the others.",
         source: "SnapKV (Li et al., NeurIPS 2024, arXiv 2404.14469)",
         index: "attention of the last queries, tokens",
         budget: "uniform",
@@ -201,6 +226,8 @@ presets! {
     }
     /// The same with more tokens in the first layers than in the last.
     Pyramidkv = "pyramidkv" {
+        description: "Keeps the tokens that the end of the prompt attended most, more of them in \
+                      the first layers than in the last. No later step attends the others.",
         source: "PyramidKV (Cai et al., 2024, arXiv 2406.02069)",
         index: "attention of the last queries, tokens",
         budget: "falling from layer to layer",
@@ -213,6 +240,8 @@ presets! {
     }
     /// SnapKV with budgets by head.
     AdaSnapkv = "ada-snapkv" {
+        description: "Keeps the tokens that the end of the prompt attended most, more of them in \
+                      heads that attend many. No later step attends the others.",
         source: "Ada-KV (Feng et al., NeurIPS 2025, arXiv 2407.11550)",
         index: "attention of the last queries, tokens",
         budget: "adaptive per head",
@@ -225,6 +254,9 @@ presets! {
     }
     /// PyramidKV with budgets by head.
     AdaPyramid = "ada-pyramid" {
+        description: "Keeps the tokens that the end of the prompt attended most, more of them in \
+                      the first layers and in heads that attend many. No later step attends the \
+                      others.",
         source: "Ada-KV (Feng et al., NeurIPS 2025, arXiv 2407.11550) and PyramidKV",
         index: "attention of the last queries, tokens",
         budget: "adaptive per head, falling from layer to layer",
@@ -237,6 +269,8 @@ presets! {
     }
     /// Tokens that all queries so far attended.
     H2o = "h2o" {
+        description: "Keeps the tokens that all tokens so far attended most, and the latest. No \
+                      later step attends the others.",
         source: "H2O (Zhang et al., NeurIPS 2023, arXiv 2306.14048)",
         index: "attention of all queries so far, tokens",
         budget: "uniform: heavy hitters and recent tokens",

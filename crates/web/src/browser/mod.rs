@@ -120,7 +120,8 @@ impl Runtime {
         let report = |(preset, name): &(Preset, &'static str)| {
             let info = preset.info();
             let is_default = *preset == Preset::DEFAULT;
-            PolicyReport { name, title: info.source, options: info.options, is_default }
+            let (title, description) = (info.source, info.description);
+            PolicyReport { name, title, description, options: info.options, is_default }
         };
         to_js(&Preset::ALL.iter().map(report).collect::<Vec<_>>())
     }

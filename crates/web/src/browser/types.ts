@@ -9,7 +9,9 @@ export type DeviceInfo = {
   isSoftware: boolean;
   maxBufferBytes: number;
 };
-export type PolicyInfo = { name: string; title: string; options: string[] };
+export type PolicyInfo = {
+  name: string; title: string; description: string; options: string[]; isDefault: boolean;
+};
 export type PolicyOptionInfo = { name: string; value: string; help: string };
 export type ModelFiles = {
   name: string;

@@ -85,6 +85,7 @@ impl DeviceReport {
 pub(super) struct PolicyReport {
     pub name: &'static str,
     pub title: &'static str,
+    pub description: &'static str,
     pub options: &'static [&'static str],
     pub is_default: bool,
 }
