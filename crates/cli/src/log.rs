@@ -6,6 +6,7 @@ use anyhow::Result;
 use tracing::Subscriber;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{FormatFields, Writer};
@@ -14,6 +15,9 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use crate::clean;
 
+/// Lines that wait to be written. More are dropped: who starts a server and does not read what it
+/// says must not stop it.
+const MOST_WAITING: usize = 16_384;
 /// Whose lines are shown. Other crates log too, and some of them what they send and get.
 const OURS: &str = "longview_server";
 /// A field of events whose message says what their fields say.
@@ -38,24 +42,28 @@ pub enum LogFormat {
 /// By the names that `--log-format` takes.
 pub const FORMATS: &[(LogFormat, &str)] = &[(LogFormat::Text, "text"), (LogFormat::Json, "json")];
 
-/// Shows lines of all threads from now on. A text is the message alone, and the fields of what has
-/// some that it does not say; an object has time and level as well, and all fields.
+/// Shows lines of all threads from now on, until what it returns is dropped. A text is the message
+/// alone, and the fields of what has some that it does not say; an object has time and level as
+/// well, and all fields.
 ///
 /// # Errors
 /// If it was called before.
-pub fn show(least: LevelFilter, format: LogFormat) -> Result<()> {
+pub fn show(least: LevelFilter, format: LogFormat) -> Result<WorkerGuard> {
     let ours = Targets::new().with_target(OURS, least);
     // Not by `init`: with another crate's features that would also show what comes by `log`.
     let all = tracing_subscriber::registry().with(ours);
+    let waiting = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MOST_WAITING);
+    let (writer, shown) = waiting.thread_name("log").finish(io::stderr());
     // A line that nobody can read is dropped.
-    let lines = layer().with_writer(io::stderr).with_target(false).log_internal_errors(false);
+    let lines = layer().with_writer(writer).with_target(false).log_internal_errors(false);
     match format {
         LogFormat::Text => {
             let lines = lines.with_ansi(false).without_time().with_level(false);
-            set(all.with(lines.fmt_fields(Words)))
+            set(all.with(lines.fmt_fields(Words)))?;
         }
-        LogFormat::Json => set(all.with(lines.json().flatten_event(true).with_span_list(false))),
+        LogFormat::Json => set(all.with(lines.json().flatten_event(true).with_span_list(false)))?,
     }
+    Ok(shown)
 }
 
 fn set(subscriber: impl Subscriber + Send + Sync + 'static) -> Result<()> {

@@ -219,7 +219,7 @@ fn size_or_none(text: &str) -> Result<u64, String> {
 
 /// Serves until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<()> {
-    log::show(args.log, args.log_format)?;
+    let _lines = log::show(args.log, args.log_format)?;
     let server = options(args)?;
     let keys = server.api_keys.clone();
     let mut folder = open(args)?;

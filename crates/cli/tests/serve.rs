@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStderr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -131,7 +131,7 @@ fn the_line_that_it_prints_works_and_a_signal_ends_it_well() {
 /// A line is what it was when the server wrote it itself: the text, and nothing around it.
 #[test]
 fn what_it_logs_is_on_stderr_as_far_as_it_is_wanted() {
-    let line = "unknown field in a request, ignored: no?such";
+    let line = "unknown field in a request, ignored: no\\u{1b}such";
     for (words, is_wanted) in [
         (&["--port", "0"][..], true),
         (&["--port", "0", "--log", "warn"], false),
@@ -156,6 +156,31 @@ fn what_it_logs_is_on_stderr_as_far_as_it_is_wanted() {
     assert!(said.lines().any(|line| line.starts_with(wanted)), "{said}");
     assert!(["Hush", "secret", "word"].iter().all(|word| !said.contains(word)), "{said}");
     longview(["serve", "--log", "loud"]).refuses_usage(&["--log", "loud", "info"]);
+}
+
+/// A pipe holds 64 KiB that nobody reads. Who starts a server and forgets what it says must not
+/// stop it, neither its answers nor its end.
+#[test]
+fn a_server_whose_lines_nobody_reads_goes_on() {
+    let serving = serve(&["--port", "0", "--log", "debug"], &[]);
+    let path = format!("/{}", "x".repeat(4096));
+    for _ in 0..64 {
+        assert!(serving.post(&path, "").starts_with("HTTP/1.1 404"));
+    }
+    let pid = serving.child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let Serving { mut child, mut err, .. } = serving;
+    let until = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < until, "it waits for its reader");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let mut said = String::new();
+    err.read_to_string(&mut said).unwrap();
+    assert!(status.success() && said.contains(&path), "{status}: {} bytes said", said.len());
 }
 
 /// The line of a request that was served, and the same for programs.
