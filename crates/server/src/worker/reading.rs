@@ -17,7 +17,7 @@ use super::disk::Waiter;
 use super::pace::{Pace, whole};
 use super::run::{Phase, Run};
 use super::steps::guarded;
-use super::{Worker, tell};
+use super::Worker;
 use crate::error::ApiError;
 
 impl<B: Backend + 'static> Worker<B> {
@@ -177,7 +177,7 @@ impl<B: Backend + 'static> Worker<B> {
         let waiter = Waiter { job, also, summary: None };
         match phase {
             Phase::Reading(session) => self.keep(*session, waiter),
-            Phase::Answering(_) => tell(waiter, Ok(())),
+            Phase::Answering(_) => self.tell(waiter, Ok(())),
         }
         true
     }
