@@ -693,7 +693,7 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Tells who waits how it ended; what they held is given back. Who has its answer finds its
     /// place free, and its context counted.
-    pub(super) fn tell(&self, waiter: Waiter, result: Result<(), ApiError>) {
+    fn tell(&self, waiter: Waiter, result: Result<(), ApiError>) {
         let Waiter { job, also, summary } = waiter;
         let Some(summary) = summary else { return };
         self.count();
