@@ -12,12 +12,12 @@ use longview_scheduler::SpanMode;
 use pollster::block_on;
 use tracing::warn;
 
+use super::Worker;
 use super::choice::Choice;
 use super::disk::Waiter;
 use super::pace::{Pace, whole};
 use super::run::{Phase, Run};
 use super::steps::guarded;
-use super::Worker;
 use crate::error::ApiError;
 
 impl<B: Backend + 'static> Worker<B> {
