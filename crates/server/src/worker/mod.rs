@@ -712,8 +712,9 @@ impl<B: Backend + 'static> Worker<B> {
         let n_running = slots.len();
         *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
         self.metrics.set_kv_tokens(n_tokens);
-        self.metrics.set_requests(n_running, self.waiting.len());
+        // Last: who sees that nothing runs any more sees what is kept of it.
         self.metrics.set_kept(self.kept.len(), self.kept.n_tokens());
+        self.metrics.set_requests(n_running, self.waiting.len());
     }
 }
 
