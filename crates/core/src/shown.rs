@@ -9,20 +9,24 @@ pub fn acts_on_terminal(c: char) -> bool {
     c.is_control() || turns || isolates || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// `text` as a message quotes it: on one line, at most `most` characters of it and three dots, with
-/// nothing that a terminal acts on.
+/// `text` as a message quotes it: on one line, some `most` characters and three dots where it has
+/// more, with nothing that a terminal acts on.
 pub fn quoted(text: &str, most: usize) -> String {
-    let mut quoted = String::new();
-    for (i, c) in text.chars().enumerate() {
-        if i == most {
+    let (mut quoted, mut n_chars) = (String::new(), 0);
+    for c in text.chars() {
+        if n_chars >= most {
             quoted.push_str("...");
             break;
         }
         match c {
             '\n' | '\r' | '\t' => quoted.push(' '),
-            _ if acts_on_terminal(c) => quoted.extend(c.escape_default()),
+            _ if acts_on_terminal(c) => {
+                quoted.extend(c.escape_default());
+                n_chars += c.escape_default().count() - 1;
+            }
             _ => quoted.push(c),
         }
+        n_chars += 1;
     }
     quoted
 }
@@ -37,5 +41,7 @@ mod tests {
         assert_eq!(quoted("a\nb\u{1b}[31mc\u{202e}\u{9b}", 200), "a b\\u{1b}[31mc\\u{202e}\\u{9b}");
         assert_eq!(quoted(&"é".repeat(1000), 200), format!("{}...", "é".repeat(200)));
         assert_eq!(quoted(&"é".repeat(200), 200), "é".repeat(200));
+        // Six letters of a quote for each of these.
+        assert_eq!(quoted(&"\u{1b}".repeat(1000), 60), format!("{}...", "\\u{1b}".repeat(10)));
     }
 }

@@ -205,7 +205,7 @@ mod tests {
     fn what_a_reason_quotes_is_short_and_no_control_character() {
         let name = "b".repeat(5_000);
         let error = to_lark(&format!("root ::= {name}")).unwrap_err();
-        assert_eq!(error, format!("the rule {} is used and not defined", &name[..64]));
+        assert_eq!(error, format!("the rule {}... is used and not defined", &name[..64]));
         for gbnf in ["root ::= \"a\"{2\u{7f}3}", "root ::= \"\\\u{7f}\"", "root ::= \"\\x\u{1b}["] {
             let error = to_lark(gbnf).unwrap_err();
             assert!(!error.contains(char::is_control), "{error:?}");
