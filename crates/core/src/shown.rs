@@ -18,15 +18,15 @@ pub fn quoted(text: &str, most: usize) -> String {
             quoted.push_str("...");
             break;
         }
-        match c {
-            '\n' | '\r' | '\t' => quoted.push(' '),
-            _ if acts_on_terminal(c) => {
-                quoted.extend(c.escape_default());
-                n_chars += c.escape_default().count() - 1;
-            }
-            _ => quoted.push(c),
+        if acts_on_terminal(c) && !matches!(c, '\n' | '\r' | '\t') {
+            let letters = c.escape_default();
+            n_chars += letters.len();
+            quoted.extend(letters);
+        } else {
+            n_chars += 1;
+            // Of control characters only ends of lines and tabs come here.
+            quoted.push(if c.is_control() { ' ' } else { c });
         }
-        n_chars += 1;
     }
     quoted
 }

@@ -9,3 +9,15 @@ const MAX_QUOTED: usize = 200;
 pub(crate) fn clip(text: &str) -> String {
     quoted(text, MAX_QUOTED)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quote_is_one_short_line_without_control_characters() {
+        assert_eq!(clip("no \"system\""), "no \"system\"");
+        assert_eq!(clip("a\nb\u{1b}[31mc\u{202e}"), "a b\\u{1b}[31mc\\u{202e}");
+        assert_eq!(clip(&"x".repeat(1000)), format!("{}...", "x".repeat(200)));
+    }
+}

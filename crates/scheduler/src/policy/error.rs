@@ -133,3 +133,17 @@ impl std::str::FromStr for Preset {
         found.map(|(preset, _)| *preset).ok_or_else(|| PolicyError::UnknownPreset(quoted(text)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_repeats_little_of_a_value_and_nothing_that_a_terminal_acts_on() {
+        assert_eq!(quoted("quest"), "quest");
+        assert_eq!(quoted("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb ");
+        let long = quoted(&"x".repeat(1 << 20));
+        assert_eq!(long, format!("{}...", "x".repeat(MAX_QUOTED)));
+        assert_eq!(quoted(&"é".repeat(MAX_QUOTED)), "é".repeat(MAX_QUOTED));
+    }
+}
