@@ -19,7 +19,7 @@ use crate::home::Home;
 use crate::memory::{Memory, MemoryPlan};
 use crate::options::EngineOptions;
 use crate::output::Choices;
-use crate::plan::{plan, shape_of, step_size};
+use crate::plan::{plan, settled, shape_of, step_size};
 use crate::policy::resolve_policy;
 
 /// A context that is worth advising.
@@ -103,6 +103,7 @@ impl<B: Backend> Engine<B> {
         }
         let memory = options.device_memory.or(backend.capabilities().memory_bytes);
         let memory = Memory { device: memory, host: None };
+        let options = settled(&*backend, &folder, &options, policy);
         Self::check_memory(&backend, &folder, &options, policy, memory)?;
         let config = &folder.config;
         let model = Model::load(&*backend, config, &folder.tensors, options.load(), progress)?;

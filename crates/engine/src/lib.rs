@@ -39,7 +39,7 @@ pub use fit::Fit;
 pub use generate::{FinishReason, Generation, GenerationParams};
 pub use longview_scheduler::{BlockCounts, MAX_CONTEXT, PrefillMode, PromptEnd};
 pub use memory::{Memory, MemoryPlace, MemoryPlan, Shortage};
-pub use options::{CancelToken, EngineOptions, RopeOverride};
+pub use options::{CancelToken, EngineOptions, KvResidency, RopeOverride};
 pub use plan::MAX_CHUNK_SIZE;
 pub use policy::resolve_policy;
 pub use prefill::Progress;

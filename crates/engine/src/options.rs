@@ -31,6 +31,8 @@ pub struct EngineOptions {
     /// Let the device find hits and misses itself where its kernels read the host's memory over a
     /// bus; without, the host sees what each step chose, as probes need it.
     pub device_cache: bool,
+    /// Where keys and values of layers that recall lie, on a device with memory of its own.
+    pub kv_residency: KvResidency,
     /// Cluster on a thread beside other work.
     pub overlap: bool,
     /// Which query chooses what a step recalls. Speculation needs rows in separate device buffers:
@@ -60,6 +62,7 @@ impl Default for EngineOptions {
             simulate_device: false,
             tile_rows: 2048,
             device_cache: true,
+            kv_residency: KvResidency::default(),
             overlap: true,
             recall: RecallMode::Exact,
             device_memory: None,
@@ -101,10 +104,26 @@ impl EngineOptions {
             recall: self.recall,
             // Where kernels read host memory over a bus, the host need not know what is missing.
             device_cache: self.device_cache && !unified_memory,
+            resident_rows: self.kv_residency == KvResidency::Device && !in_place,
             eight_bit_slots: device.kv_dtypes.contains(&DType::Q8),
             max_buffer_bytes: device.max_buffer_bytes,
         }
     }
+}
+
+/// Where keys and values of layers that recall lie, on a device with memory of its own. The host has
+/// all of them in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvResidency {
+    /// On the host: the device fetches what a step recalls, and keeps what the last steps recalled.
+    #[default]
+    Host,
+    /// All of them on the device too: nothing is fetched.
+    Device,
+    /// [`KvResidency::Device`] where the device is known to have memory for it, else
+    /// [`KvResidency::Host`]. Decided when the model is loaded, for one session of the policy that
+    /// it is loaded with.
+    Auto,
 }
 
 /// RoPE scaling that the user asks for, as llama.cpp's `--rope-scaling`.

@@ -5,11 +5,13 @@ use longview_model::folder::ModelFolder;
 use longview_model::rope::RopeTable;
 use longview_model::transformer::Workspace;
 use longview_ops::Backend;
-use longview_scheduler::{KvPlan, KvShape, MAX_CONTEXT, PolicyOptions, SequenceOptions};
+use longview_scheduler::{
+    KvPlan, KvShape, MAX_CONTEXT, PolicyOptions, RecallMode, SequenceOptions,
+};
 
 use crate::error::EngineError;
-use crate::memory::MemoryPlan;
-use crate::options::EngineOptions;
+use crate::memory::{Memory, MemoryPlan};
+use crate::options::{EngineOptions, KvResidency};
 use crate::policy::resolve_policy;
 
 /// Most prompt tokens that are computed at a time: beyond, only memory grows.
@@ -23,6 +25,7 @@ pub(crate) fn plan<B: Backend>(
     policy_options: &PolicyOptions,
 ) -> Result<MemoryPlan, EngineError> {
     check_options(options)?;
+    let options = &settled(backend, folder, options, policy_options);
     let (_, policy) = resolve_policy(policy_options, folder.config.n_layers, options.ctx_size)?;
     let quant_types = &backend.capabilities().quant_types;
     let unified = backend.capabilities().unified_memory;
@@ -37,6 +40,32 @@ pub(crate) fn plan<B: Backend>(
         unified,
         kv,
     })
+}
+
+/// The options with [`KvResidency::Auto`] decided: all rows go to a device of which it is known that
+/// its memory holds them, for as many sessions as there may be in a step, with room to spare.
+pub(crate) fn settled<B: Backend>(
+    backend: &B,
+    folder: &ModelFolder,
+    options: &EngineOptions,
+    policy: &PolicyOptions,
+) -> EngineOptions {
+    if options.kv_residency != KvResidency::Auto {
+        return options.clone();
+    }
+    let with = |kv_residency| EngineOptions { kv_residency, ..options.clone() };
+    let on_device = with(KvResidency::Device);
+    let memory = options.device_memory.or(backend.capabilities().memory_bytes);
+    let room = Memory { device: memory, host: None }.with_room().device;
+    let others = options.max_sequences.saturating_sub(1) as u64;
+    let fits = |plan: MemoryPlan| {
+        let needed = plan.device_bytes() + others * plan.kv.device_kv_bytes();
+        !plan.unified && room.is_some_and(|room| needed <= room)
+    };
+    // Rows that are fetched ahead are not there.
+    let is_exact = options.recall == RecallMode::Exact;
+    let plan = plan(backend, folder, &on_device, policy);
+    if is_exact && plan.is_ok_and(fits) { on_device } else { with(KvResidency::Host) }
 }
 
 fn check_options(options: &EngineOptions) -> Result<(), EngineError> {
@@ -163,6 +192,40 @@ mod tests {
         assert!(message.contains(&format!("--ctx-size {tokens}")), "{message}");
         planned(Preset::Longview, tokens, Some(limit)).expect("the tokens that were named");
         planned(Preset::Longview, tokens + 1, Some(limit)).unwrap_err();
+    }
+
+    #[test]
+    fn rows_go_to_a_device_that_is_known_to_have_room_for_them() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/needle");
+        let folder = ModelFolder::open(folder.as_ref()).expect("the embedded model");
+        let auto = EngineOptions {
+            ctx_size: 1 << 16,
+            kv_residency: KvResidency::Auto,
+            ..EngineOptions::default()
+        };
+        let policy = PolicyOptions::new(Preset::Longview);
+        let of = |options: &EngineOptions| settled(&device(None), &folder, options, &policy);
+        assert_eq!(of(&auto).kv_residency, KvResidency::Host, "nobody knows its memory");
+        let given = |bytes| EngineOptions { device_memory: Some(bytes), ..auto.clone() };
+        assert_eq!(of(&given(1 << 40)).kv_residency, KvResidency::Device);
+        let on_device = EngineOptions { kv_residency: KvResidency::Device, ..auto.clone() };
+        let plan = |options: &EngineOptions| {
+            super::plan(&device(None), &folder, options, &policy).expect("a plan")
+        };
+        let (host, all) = (plan(&auto), plan(&on_device));
+        assert!(all.kv.cache_bytes > 10 * host.kv.cache_bytes, "{all:?} and {host:?}");
+        let needed = all.device_bytes();
+        assert_eq!(of(&given(needed)).kv_residency, KvResidency::Host, "no room to spare");
+        let roomy = needed + needed / 8;
+        assert_eq!(of(&given(roomy)).kv_residency, KvResidency::Device);
+        let two = EngineOptions { max_sequences: 2, ..given(roomy) };
+        assert_eq!(of(&two).kv_residency, KvResidency::Host, "one of two sessions");
+        let recall = RecallMode::Speculative { gate: 0.9 };
+        let ahead = EngineOptions { recall, ..given(1 << 40) };
+        assert_eq!(of(&ahead).kv_residency, KvResidency::Host);
+        assert_eq!(of(&on_device).kv_residency, KvResidency::Device, "as it was asked for");
+        let unified = settled(&ReferenceBackend::new(), &folder, &given(1 << 40), &policy);
+        assert_eq!(unified.kv_residency, KvResidency::Host, "rows are attended in place there");
     }
 
     #[test]

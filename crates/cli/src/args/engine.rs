@@ -6,7 +6,7 @@ use clap::builder::TypedValueParser;
 use longview_core::DType;
 use longview_cpu::{CpuOptions, Isa};
 use longview_cuda::CudaOptions;
-use longview_engine::{EngineOptions, MAX_CHUNK_SIZE, PrefillMode};
+use longview_engine::{EngineOptions, KvResidency, MAX_CHUNK_SIZE, PrefillMode};
 use longview_ops::Activations;
 use longview_scheduler::RecallMode;
 use longview_wgpu::{ShaderLevel, WgpuOptions};
@@ -89,6 +89,9 @@ const ACTIVATIONS: &[(Activations, &str)] = &[
 const RECALLS: &[(Recall, &str)] =
     &[(Recall::Exact, "exact"), (Recall::Speculative, "speculative")];
 
+const RESIDENCIES: &[(KvResidency, &str)] =
+    &[(KvResidency::Host, "host"), (KvResidency::Device, "device"), (KvResidency::Auto, "auto")];
+
 /// The types in which keys and values can be kept.
 pub fn kv_types() -> impl Iterator<Item = DType> {
     KV_TYPES.iter().map(|(dtype, _)| *dtype)
@@ -146,6 +149,13 @@ pub struct EngineArgs {
         value_parser = one_of(RECALLS)
     )]
     pub recall: Recall,
+
+    /// Where keys and values of layers that recall lie, on a device with memory of its own: host: in
+    /// the host's memory, from which the device fetches what a step recalls; device: all of them on
+    /// the device as well, so that nothing is fetched; auto: device where its memory is known to
+    /// hold them, else host. Of f16, bf16 and f32 alone (--kv-type).
+    #[arg(long, value_name = "PLACE", default_value = "host", value_parser = one_of(RESIDENCIES))]
+    pub kv_residency: KvResidency,
 
     /// How near two queries in a row must be for --recall speculative: the least mean cosine of a
     /// KV head, from -1 (never run a step again) to 2 (above 1: always) [default: 0.9].
@@ -220,6 +230,7 @@ impl EngineArgs {
         if self.recall == Recall::Exact && self.recall_gate.is_some() {
             bail!("--recall-gate has no meaning for --recall exact: use --recall speculative");
         }
+        self.check_residency()?;
         self.check_device_options()?;
         let options = DeviceOptions {
             cpu: CpuOptions { threads: self.threads, isa: self.isa },
@@ -231,6 +242,26 @@ impl EngineArgs {
             cuda: CudaOptions { device: self.cuda_device, ..CudaOptions::default() },
         };
         device::open(self.device, &options)
+    }
+
+    /// Fails for rows on the device with what leaves them on the host.
+    fn check_residency(&self) -> Result<()> {
+        if self.kv_residency != KvResidency::Device {
+            return Ok(());
+        }
+        if self.recall == Recall::Speculative {
+            bail!(
+                "--recall speculative has no meaning for --kv-residency device, which fetches \
+                 nothing: use --recall exact, or --kv-residency host"
+            );
+        }
+        if self.kv_type() == DType::Q8 {
+            bail!(
+                "--kv-residency device has no meaning for --kv-type q8, whose rows stay on the \
+                 host: use --kv-type f16, or --kv-residency host"
+            );
+        }
+        Ok(())
     }
 
     /// Fails for an option that names a GPU of another device: it would be dropped in silence.
@@ -289,6 +320,7 @@ impl EngineArgs {
             prefill: self.prefill.first(),
             kv_dtype: self.kv_type(),
             recall: self.recall_mode(),
+            kv_residency: self.kv_residency,
             device_memory: self.device_memory,
             activations: self.activations,
             ..EngineOptions::default()

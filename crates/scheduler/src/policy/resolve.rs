@@ -48,7 +48,7 @@ const LONGVIEW_TIMES_LEAST: [usize; 2] = [2, 4];
 
 /// Clusters that Longview scores at least, and the share of all that these are in long contexts:
 /// with an eighth instead of a fourth, facts are lost; with half of these at 32K, one of 94 is.
-const LONGVIEW_SCORES: usize = 2048;
+const LONGVIEW_SCORES: usize = 4096;
 const LONGVIEW_SCORED: usize = 4;
 
 /// Tokens up to which Longview attends to everything where rows lie, if no budget is given.

@@ -6,6 +6,7 @@ use longview_ops::{Backend, OpResult};
 
 use super::device_cache::{DeviceCache, DeviceCacheSizes};
 use super::host_attention::HostAttention;
+use super::resident_lists::ResidentLists;
 use super::residual::ResidualMeans;
 use super::sampled::SampledRest;
 use super::selector::Selector;
@@ -21,6 +22,8 @@ pub(crate) struct RecallPath<B: Backend> {
     pub speculation: Option<Speculation<B>>,
     /// Where the device looks rows up, and the host knows no selection.
     pub device_cache: Option<DeviceCache<B>>,
+    /// Where the device lists selected rows, all of which lie on it.
+    pub resident: Option<ResidentLists<B>>,
     /// Where the host attends to what was selected.
     pub host_attention: Option<HostAttention<B>>,
     /// Where clusters that are not opened are attended as their means.
@@ -39,8 +42,10 @@ pub(crate) struct RecallSetup {
     pub mode: RecallMode,
     /// Whether recalled rows are attended in the host store itself.
     pub in_place: bool,
-    /// Whether the device looks rows up.
+    /// Whether the host does not learn what is selected before the step ends.
     pub on_device: bool,
+    /// Whether all rows lie on the device.
+    pub resident: bool,
 }
 
 impl<B: Backend> RecallPath<B> {
@@ -50,7 +55,7 @@ impl<B: Backend> RecallPath<B> {
         policy: &Policy,
         setup: &RecallSetup,
     ) -> Result<Self, SchedulerError> {
-        let RecallSetup { n_layers, capacity, mode, in_place, on_device } = *setup;
+        let RecallSetup { n_layers, capacity, mode, in_place, on_device, resident } = *setup;
         let speculation = match mode {
             RecallMode::Speculative { gate } => {
                 Some(Speculation::new(backend, shape, n_layers, gate)?)
@@ -58,7 +63,7 @@ impl<B: Backend> RecallPath<B> {
             RecallMode::Exact => None,
         };
         let device_cache = match policy.residency {
-            Residency::Recall { cache_steps } if on_device => {
+            Residency::Recall { cache_steps } if on_device && !resident => {
                 let (layout, most_attended) =
                     (policy.device_layout(shape.capacity), policy.most_attended());
                 let sizes = DeviceCacheSizes { layout, n_layers, most_attended, cache_steps };
@@ -66,6 +71,8 @@ impl<B: Backend> RecallPath<B> {
             }
             _ => None,
         };
+        let lists = || ResidentLists::new(backend, shape, n_layers, policy.most_attended());
+        let resident = (on_device && resident).then(lists).transpose()?;
         let host_attention = match policy.residency {
             Residency::AttendOnHost { threads } if !in_place => {
                 Some(HostAttention::new(backend, shape, threads)?)
@@ -74,14 +81,27 @@ impl<B: Backend> RecallPath<B> {
         };
         let residual = match policy.residual {
             Residual::Means | Residual::Groups => {
-                let on_device = device_cache.is_some();
+                let on_device = device_cache.is_some() || resident.is_some();
                 Some(ResidualMeans::new(backend, shape, policy, (capacity, on_device))?)
             }
             Residual::Drop | Residual::Sample(_) | Residual::Verified { .. } => None,
         };
         let sampled = policy.draws().then(|| SampledRest::new(backend, shape)).transpose()?;
         let selector = Selector::new(backend, shape, policy, capacity, n_layers)?;
-        Ok(Self { selector, speculation, device_cache, host_attention, residual, sampled })
+        Ok(Self {
+            selector,
+            speculation,
+            device_cache,
+            resident,
+            host_attention,
+            residual,
+            sampled,
+        })
+    }
+
+    /// Whether the host does not learn what is selected before the step ends.
+    pub fn is_on_device(&self) -> bool {
+        self.device_cache.is_some() || self.resident.is_some()
     }
 
     /// Whether the step in progress goes by the last step's selections.
@@ -127,6 +147,7 @@ mod tests {
         mode: RecallMode::Exact,
         in_place: false,
         on_device: false,
+        resident: false,
     };
 
     fn path(policy: &Policy, setup: RecallSetup) -> RecallPath<Device> {

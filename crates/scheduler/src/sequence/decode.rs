@@ -58,7 +58,10 @@ impl Token {
         sequence.misses_wait = false;
         match sequence.layers[self.layer].mode() {
             LayerMode::Kept => sequence.rechoose(self.layer).await,
-            _ => sequence.apply_window(self.layer).await,
+            _ => {
+                sequence.apply_window(self.layer).await?;
+                sequence.load_stale(self.layer)
+            }
         }
     }
 
@@ -425,12 +428,15 @@ impl Token {
         match sequence.options.placement {
             Placement::InPlace => self.list_in_place(sequence, selection),
             Placement::Device if attends_on_host => {}
+            Placement::Device if sequence.layers[self.layer].resident.is_some() => {
+                self.list_in_place(sequence, selection);
+            }
             Placement::Device => self.fetch(sequence, selection)?,
         }
         Ok(())
     }
 
-    /// Recalled rows are attended in the host store.
+    /// Recalled rows are attended where they lie.
     fn list_in_place<B: Backend>(&self, sequence: &mut Sequence<B>, selection: SelectionId) {
         let Sequence { layers, recall: path, lists, shape, .. } = sequence;
         let (Some(recall), Some(path)) = (layers[self.layer].recall(), path) else { return };
@@ -511,13 +517,17 @@ impl Token {
         Ok(mover.load(&**backend, shape, &**store, self.layer, dst)?)
     }
 
-    /// Lets the device find the slots of what it selected, and fetch what is missing.
+    /// Lets the device find the rows of what it selected, and fetch those that it does not have.
     pub fn look_up_on_device<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
         recalling: &Recalling,
     ) -> Result<(), SchedulerError> {
         let selection = recalling.selection.id;
+        if sequence.layers[self.layer].resident.is_some() {
+            self.seal(sequence)?;
+            return Ok(sequence.list_resident(self.layer, selection)?);
+        }
         let Sequence { backend, shape, store, layers, lists, coded, layout, .. } = sequence;
         let Sequence { recall: path, stats, .. } = sequence;
         lists.upload(&**backend)?;
@@ -690,7 +700,7 @@ impl Token {
         &self,
         sequence: &'a mut Sequence<B>,
     ) -> ReadParts<'a, B> {
-        let on_device = sequence.uses_device_cache();
+        let on_device = sequence.chooses_on_device();
         let id = sequence.layers[self.layer].recall().map(|recall| recall.selection);
         match (&mut sequence.recall, id) {
             (Some(path), Some(id)) if !on_device => path.selector.parts_of(id),
@@ -700,7 +710,7 @@ impl Token {
 
     /// Takes the layer's selection for the token that comes to it.
     pub fn note_prefetched<B: Backend>(&self, sequence: &mut Sequence<B>) {
-        let on_device = sequence.uses_device_cache();
+        let on_device = sequence.chooses_on_device();
         let Sequence { policy, layers, recall: path, n_tokens, .. } = sequence;
         let (LayerState::Recall(recall), Some(path)) = (&mut layers[self.layer].state, path) else {
             return;
@@ -723,6 +733,9 @@ impl<B: Backend> Sequence<B> {
         }
         let changes = self.shape.layers().any(|layer| self.window_is_due(layer));
         let Self { recall, stats, .. } = self;
+        if let Some(RecallPath { resident: Some(resident), .. }) = recall {
+            resident.begin_step();
+        }
         if let Some(RecallPath { speculation: Some(speculation), .. }) = recall {
             speculation.begin_step(changes, stats);
         }
@@ -738,6 +751,9 @@ impl<B: Backend> Sequence<B> {
             }
             if let Some(cache) = &mut path.device_cache {
                 cache.end_step();
+            }
+            if let Some(resident) = &mut path.resident {
+                resident.end_step();
             }
         }
         if !self.writeback.is_empty() {
@@ -781,8 +797,12 @@ impl<B: Backend> Sequence<B> {
     fn select(&mut self, layer: LayerId, query: &Query<'_, B>, budgets: &[u32]) -> OpResult<()> {
         let reads_keys = self.in_place() && self.exact.is_none();
         let Self { backend, shape, policy, layers, store, recall: path, .. } = self;
+        let rows = match &layers[layer] {
+            Layer { device: Some(device), resident: Some(_), .. } => Some(device),
+            _ => store.buffer(layer).filter(|_| reads_keys),
+        };
         let (Some(recall), Some(path)) = (layers[layer].recall(), path) else { return Ok(()) };
-        let rows = store.buffer(layer).filter(|_| reads_keys);
+        // Either has room for all rows.
         let searched = recall.searched(rows.map(|rows| KvView::new(rows, shape.capacity)));
         path.selector.select(&**backend, shape, policy, &searched, query, budgets)
     }

@@ -206,6 +206,7 @@ impl<B: Backend> Sequence<B> {
             }
             let place = RowRange { layer, head, start: row_start };
             self.store.permute_rows(place, &clusters.order, row_bytes, &mut self.bytes);
+            self.layers[layer].rows_changed(row_start..row_start + n_points);
             let positions =
                 &mut self.layers[layer].positions[head][row_start..row_start + n_points];
             self.order.clear();

@@ -77,7 +77,7 @@ impl<B: Backend> Sequence<B> {
     /// looks rows up.
     pub fn bounds(&self, layer: LayerId, q: &[f32], lse: &[f32]) -> Option<Vec<f64>> {
         let (state, path) = (self.layers[layer].recall()?, self.recall.as_ref()?);
-        if path.device_cache.is_some() {
+        if path.is_on_device() {
             return None;
         }
         let bounded = Bounded {

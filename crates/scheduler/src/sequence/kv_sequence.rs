@@ -396,6 +396,7 @@ impl<B: Backend> Sequence<B> {
                     self.store.write_rows(layer, head, first, &bytes);
                 }
                 self.layers[layer].push_positions(first, len);
+                self.layers[layer].rows_changed(first..first + len);
                 self.keep_prompt_keys(layer, first..first + len);
                 self.submit_segments(layer, first + len).await?;
             }
@@ -428,7 +429,9 @@ impl<B: Backend> Sequence<B> {
             LayerMode::Dense => true,
             // Rows of 8 bits are attended in two parts.
             LayerMode::Recall => {
-                n_rows <= self.policy.attend_all && self.in_place() && self.exact.is_none()
+                let lie_in_place = self.in_place() && self.exact.is_none();
+                let lie_there = lie_in_place || self.layers[layer].resident.is_some();
+                n_rows <= self.policy.attend_all && lie_there
             }
             LayerMode::Local | LayerMode::Window | LayerMode::Kept => false,
         }
@@ -471,6 +474,7 @@ impl<B: Backend> Sequence<B> {
     pub(super) fn device_row(&self, layer: LayerId, row: usize) -> usize {
         match self.layers[layer].mode() {
             LayerMode::Dense => row,
+            LayerMode::Recall if self.layers[layer].resident.is_some() => row,
             LayerMode::Local => row % self.layers[layer].device_rows.max(1),
             LayerMode::Window | LayerMode::Recall | LayerMode::Kept => self.layout.row(row),
         }
@@ -515,12 +519,14 @@ impl<B: Backend> Sequence<B> {
         let mut parts = self.writeback.read_parts(&self.shape, sources);
         let Some(recall) = &mut self.recall else { return parts };
         let (is_unread, was_compared) = (recall.is_unread(), recall.was_compared());
-        let RecallPath { selector, speculation, device_cache, .. } = recall;
-        if is_unread || (is_looked_at && device_cache.is_some()) {
+        let RecallPath { selector, speculation, device_cache, resident, .. } = recall;
+        if is_unread || (is_looked_at && (device_cache.is_some() || resident.is_some())) {
             parts.extend(selector.read_parts());
         }
         let counted = device_cache.iter_mut().filter(|cache| cache.is_unread());
         parts.extend(counted.map(|cache| cache.read_part()));
+        let counted = resident.iter_mut().filter(|resident| resident.is_unread());
+        parts.extend(counted.map(|resident| resident.read_part()));
         if was_compared {
             parts.extend(speculation.iter_mut().map(|speculation| speculation.read_part()));
         }
@@ -534,11 +540,15 @@ impl<B: Backend> Sequence<B> {
         if self.judge() == StepVerdict::RunAgain {
             return StepVerdict::RunAgain;
         }
+        let layers = self.layers.iter().enumerate();
+        let recalling = layers.filter(|(_, layer)| layer.recall().is_some()).map(|(i, _)| i);
+        let resident = self.recall.as_mut().and_then(|recall| recall.resident.as_mut());
+        if let Some(resident) = resident.filter(|resident| resident.is_unread()) {
+            resident.report(&mut self.stats, recalling.clone());
+        }
         if let Some(cache) = self.recall.as_mut().and_then(|recall| recall.device_cache.as_mut())
             && cache.is_unread()
         {
-            let layers = self.layers.iter().enumerate();
-            let recalling = layers.filter(|(_, layer)| layer.recall().is_some()).map(|(i, _)| i);
             let row_bytes = match self.coded {
                 Some(_) => self.shape.host_row_bytes(),
                 None => self.shape.row_bytes(),

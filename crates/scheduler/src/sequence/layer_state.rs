@@ -4,6 +4,7 @@ use longview_core::LayerId;
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult};
 
 use super::coded_slots::Slots;
+use super::resident_rows::Stale;
 use crate::eviction::Kept;
 use crate::index::{
     ClusterBounds, LayerIndex, LayerProjection, PART_CLUSTERS, PromptKeys, Recorded, group_clusters,
@@ -34,6 +35,9 @@ pub struct Layer<B: Backend> {
     pub device_rest: Vec<B::Buffer>,
     /// Rows of a head in `device`, and in each of `device_rest`.
     pub device_rows: usize,
+    /// Where all rows of a layer that recalls lie on the device: those whose copies there are not
+    /// what the host store has.
+    pub(super) resident: Option<Stale>,
     /// Cache slots, where those have 8 bits and `device` has none.
     pub(super) slots: Option<Slots<B>>,
     /// How it attends.
@@ -117,6 +121,8 @@ pub(super) struct LayerSetup {
     pub host_caches: bool,
     /// Whether the device does.
     pub on_device: bool,
+    /// Whether all rows of layers that recall lie on the device.
+    pub resident: bool,
     /// Cache slots of 8 bits of each head, beside the rows of the device.
     pub coded_slots: usize,
     /// Most bytes of one buffer on the device, if that is a limit.
@@ -349,6 +355,7 @@ impl<B: Backend> Layer<B> {
             device: None,
             device_rest: Vec::new(),
             device_rows: 0,
+            resident: None,
             slots: None,
             state: LayerState::Dense,
             recorded: Recorded::new(backend, shape)?,
@@ -413,12 +420,18 @@ impl<B: Backend> Layer<B> {
     ) -> OpResult<()> {
         // What the policy before had is freed first.
         self.state = LayerState::Dense;
-        (self.device, self.slots) = (None, None);
+        (self.device, self.slots, self.resident) = (None, None, None);
         self.device_rest.clear();
         self.n_indexed = policy.sinks;
         self.n_submitted = policy.sinks;
-        let rows = policy.device_rows(shape, setup.layer) - setup.coded_slots;
         self.state = LayerState::new(backend, shape, policy, setup, forked)?;
+        let rows = match self.mode() {
+            LayerMode::Recall if setup.resident => {
+                self.resident = Some(Stale::ALL);
+                shape.capacity
+            }
+            _ => policy.device_rows(shape, setup.layer) - setup.coded_slots,
+        };
         let is_dense = self.mode() == LayerMode::Dense && !setup.in_place;
         let limit = setup.max_buffer_bytes.filter(|_| is_dense);
         let segments = Segments::new(shape.n_kv_heads * shape.row_bytes(), rows, limit);
@@ -444,6 +457,9 @@ impl<B: Backend> Layer<B> {
     ) -> OpResult<()> {
         self.device = Some(self.alloc_device(backend, shape)?);
         self.device_rest.clear();
+        if let Some(stale) = &mut self.resident {
+            *stale = Stale::ALL;
+        }
         for _ in 1..n {
             let buffer = self.alloc_device(backend, shape)?;
             self.device_rest.push(buffer);
@@ -489,6 +505,13 @@ impl<B: Backend> Layer<B> {
         let head_stride = self.device_rows;
         let rest = self.device_rest.as_slice();
         self.device.as_ref().map(|buffer| WritebackSource { buffer, rest, head_stride })
+    }
+
+    /// Rows of the host store have changed or moved: copies on the device are to follow.
+    pub(super) fn rows_changed(&mut self, rows: std::ops::Range<usize>) {
+        if let Some(stale) = &mut self.resident {
+            stale.add(rows);
+        }
     }
 
     /// Adds the positions of `len` new rows, which are in token order.
@@ -541,6 +564,7 @@ mod tests {
         in_place: false,
         host_caches: true,
         on_device: false,
+        resident: false,
         coded_slots: 0,
         max_buffer_bytes: None,
     };

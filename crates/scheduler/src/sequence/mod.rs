@@ -27,6 +27,7 @@ mod prompt_end;
 #[cfg(test)]
 mod random_settings;
 mod recovery;
+mod resident_rows;
 mod round;
 mod scratch;
 #[cfg(test)]

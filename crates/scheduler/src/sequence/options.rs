@@ -48,6 +48,10 @@ pub struct SequenceOptions {
     /// Let the device look up hits and misses itself: with rows in separate buffers, a mapped host
     /// store and exact recall. Otherwise it says nothing.
     pub device_cache: bool,
+    /// With rows in separate buffers: all rows of layers that recall lie on the device too, so that
+    /// nothing is fetched. Policies that do not recall, rows of 8 bits, and layers whose rows are
+    /// more than one buffer holds go on without.
+    pub resident_rows: bool,
     /// Rows of 8 bits also in the device cache, where the host store has them and rows lie in
     /// separate buffers; kernels must read them.
     pub eight_bit_slots: bool,
@@ -67,6 +71,7 @@ impl Default for SequenceOptions {
             overlap: true,
             recall: RecallMode::Exact,
             device_cache: false,
+            resident_rows: false,
             eight_bit_slots: false,
             max_buffer_bytes: None,
         }
@@ -81,6 +86,9 @@ impl SequenceOptions {
                 Err(SchedulerError::RecallGate(gate))
             }
             (RecallMode::Speculative { .. }, Placement::InPlace) => {
+                Err(SchedulerError::NothingToSpeculate)
+            }
+            (RecallMode::Speculative { .. }, Placement::Device) if self.resident_rows => {
                 Err(SchedulerError::NothingToSpeculate)
             }
             _ => Ok(()),
@@ -103,6 +111,14 @@ mod tests {
         check(RecallMode::Exact, Placement::Device).unwrap();
         check(speculative, Placement::Device).unwrap();
         let refused = check(speculative, Placement::InPlace);
+        assert!(matches!(refused, Err(SchedulerError::NothingToSpeculate)), "{refused:?}");
+        let resident = SequenceOptions {
+            recall: speculative,
+            placement: Placement::Device,
+            resident_rows: true,
+            ..SequenceOptions::default()
+        };
+        let refused = resident.check();
         assert!(matches!(refused, Err(SchedulerError::NothingToSpeculate)), "{refused:?}");
     }
 

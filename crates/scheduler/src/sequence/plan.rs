@@ -8,6 +8,7 @@ use super::coded_slots::n_coded_slots;
 use super::exact_rows::{exact_layout, has_device_rows};
 use super::layer_state::keeps_prompt_keys;
 use super::options::{Placement, SequenceOptions};
+use super::resident_rows::{has_resident_rows, wants_resident_rows};
 use super::sparse_means;
 use crate::eviction::sink_rotation_bytes;
 use crate::index::{
@@ -15,7 +16,9 @@ use crate::index::{
 };
 use crate::layout::{HostRows, KvShape, LayerMode, Segments};
 use crate::policy::{INDEX_SEGMENT, IndexKind, Policy, Residual};
-use crate::recall::{RecallMode, residual_bytes, sampled_bytes, token_stage_bytes};
+use crate::recall::{
+    RecallMode, resident_lists_bytes, residual_bytes, sampled_bytes, token_stage_bytes,
+};
 
 /// Bytes of one sequence under a policy at full context. The parts on the device add up to what
 /// [`crate::Sequence::device_kv_bytes`] reports.
@@ -29,7 +32,7 @@ pub struct KvPlan {
     pub dense_bytes: u64,
     /// Device: sinks and recent window, and the windows of layers that have one.
     pub window_bytes: u64,
-    /// Device: slots of recalled clusters.
+    /// Device: slots of recalled clusters, or all rows of layers that recall where they lie there.
     pub cache_bytes: u64,
     /// Device: centroids, sizes and counts of clusters.
     pub index_bytes: u64,
@@ -50,7 +53,8 @@ impl KvPlan {
             ..Self::default()
         };
         // Where kernels cannot read the host store the device looks nothing up, and needs less.
-        let on_device = options.device_cache
+        let resident = has_resident_rows(shape, policy, options);
+        let on_device = (options.device_cache || resident)
             && options.placement == Placement::Device
             && options.recall == RecallMode::Exact
             && !policy.needs_host_choice();
@@ -83,7 +87,10 @@ impl KvPlan {
             if has_coded {
                 plan.work_bytes += attended as u64 * heads * (shape.host_row_bytes() as u64 + 8);
             }
-            if options.device_cache {
+            if resident {
+                let layers = n_recall(shape, policy) as usize;
+                plan.work_bytes += resident_lists_bytes(shape, layers, policy.most_attended());
+            } else if options.device_cache {
                 plan.add_device_caches(shape, policy);
             }
         }
@@ -107,6 +114,9 @@ impl KvPlan {
                 let rows = policy.device_rows(shape, layer);
                 let segments = Segments::new(row as usize, rows, options.max_buffer_bytes);
                 self.dense_bytes += segments.total() as u64 * row;
+            }
+            LayerMode::Recall if has_resident_rows(shape, policy, options) => {
+                self.cache_bytes += shape.capacity as u64 * row;
             }
             LayerMode::Window | LayerMode::Local | LayerMode::Recall => {
                 self.window_bytes += (layout.sinks + layout.ring) as u64 * row;
@@ -269,7 +279,10 @@ impl KvPlan {
         let own_rows = options.placement == Placement::Device;
         let mut all = vec![("no buffer", 0)];
         for layer in shape.layers() {
-            let rows = policy.device_rows(shape, layer) as u64;
+            let is_resident = wants_resident_rows(shape, policy, options)
+                && policy.layer_mode(shape, layer) == LayerMode::Recall;
+            let rows =
+                if is_resident { shape.capacity } else { policy.device_rows(shape, layer) } as u64;
             let kept = match policy.layer_mode(shape, layer) {
                 LayerMode::Dense => continue,
                 LayerMode::Kept => policy.kept(shape, layer).min(shape.capacity) as u64,

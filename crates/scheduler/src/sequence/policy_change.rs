@@ -10,6 +10,7 @@ use super::coded_slots::{CodedSlots, n_coded_slots};
 use super::exact_rows::has_device_rows;
 use super::kv_sequence::{Readiness, Sequence};
 use super::layer_state::{Indexes, Layer, LayerSetup};
+use super::resident_rows::has_resident_rows;
 use super::sparse_means;
 use crate::error::SchedulerError;
 use crate::eviction::SinkRotation;
@@ -189,6 +190,7 @@ impl<B: Backend> Sequence<B> {
             positions.sort_unstable();
             let (place, row_bytes) = (RowRange { layer, head, start }, self.shape.row_bytes());
             self.store.permute_rows(place, &self.order, row_bytes, &mut self.bytes);
+            self.layers[layer].rows_changed(start..start + len);
         }
         start + len
     }
@@ -244,8 +246,8 @@ impl<B: Backend> Sequence<B> {
         self.make_exact_rows()?;
         let has_two_forms = self.exact.is_some();
         let in_place = self.in_place();
-        let on_device = self.uses_device_cache();
-        let host_caches = !in_place && !on_device;
+        let (on_device, resident) = (self.chooses_on_device(), self.has_resident_rows());
+        let host_caches = !in_place && !on_device && !resident;
         let (backend, shape, policy) = (&*self.backend, &self.shape, &self.policy);
         let mut selection = SelectionId(0);
         for ((layer, state), forked) in shape.layers().zip(&mut self.layers).zip(forked) {
@@ -259,6 +261,7 @@ impl<B: Backend> Sequence<B> {
                 in_place,
                 host_caches,
                 on_device,
+                resident,
                 coded_slots,
                 max_buffer_bytes,
             };
@@ -272,9 +275,22 @@ impl<B: Backend> Sequence<B> {
     pub fn uses_device_cache(&self) -> bool {
         self.options.device_cache
             && !self.in_place()
+            && !self.has_resident_rows()
             && self.options.recall == RecallMode::Exact
             && self.kernels_read_store()
             && !self.policy.needs_host_choice()
+    }
+
+    /// Whether all rows of layers that recall lie on the device.
+    pub fn has_resident_rows(&self) -> bool {
+        has_resident_rows(&self.shape, &self.policy, &self.options)
+    }
+
+    /// Whether the host learns what was selected after a step at the earliest, and no layer waits
+    /// for it.
+    pub(super) fn chooses_on_device(&self) -> bool {
+        let lists_itself = self.has_resident_rows() && !self.policy.needs_host_choice();
+        lists_itself || self.uses_device_cache()
     }
 
     /// Whether kernels read rows of the host store as the slots of a device cache have them.
@@ -324,7 +340,8 @@ impl<B: Backend> Sequence<B> {
             capacity: index.capacity(),
             mode: self.options.recall,
             in_place: self.in_place(),
-            on_device: self.uses_device_cache(),
+            on_device: self.chooses_on_device(),
+            resident: self.has_resident_rows(),
         };
         self.recall = Some(RecallPath::new(backend, shape, policy, &setup)?);
         Ok(())

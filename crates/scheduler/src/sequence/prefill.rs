@@ -57,7 +57,8 @@ impl Chunk {
             self.attend_two_forms(sequence, scratch, t).await?;
         } else if sequence.in_place() {
             self.attend_in_place(sequence, scratch, t).await?;
-        } else if mode == LayerMode::Dense {
+        } else if mode == LayerMode::Dense || sequence.layers[self.layer].resident.is_some() {
+            sequence.load_stale(self.layer)?;
             self.attend_resident(sequence, scratch, t).await?;
         } else {
             let stream = stream.as_mut().expect("device placement has buffers to stream through");
@@ -129,7 +130,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Dense layers on a device: stored and attended there, and copied to the host.
+    /// Layers whose rows all lie on the device: stored and attended there, and copied to the host.
     async fn attend_resident<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,

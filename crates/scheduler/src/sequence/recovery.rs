@@ -148,6 +148,9 @@ impl<B: Backend> Sequence<B> {
             match self.layers[layer].mode() {
                 LayerMode::Dense => self.load_rows(layer, 0..n)?,
                 LayerMode::Local => self.load_rows(layer, self.window_start(layer, n)..n)?,
+                LayerMode::Recall if self.layers[layer].resident.is_some() => {
+                    self.load_stale(layer)?;
+                }
                 LayerMode::Window | LayerMode::Recall => {
                     let sinks = self.layout.sinks.min(n);
                     self.load_rows(layer, 0..sinks)?;

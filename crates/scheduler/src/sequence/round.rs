@@ -157,7 +157,7 @@ impl<B: Backend> Round<'_, B> {
     ) -> impl Iterator<Item = Selecting<'_, B>> {
         let tokens = self.tokens.iter_mut();
         tokens.filter_map(move |Decoded { sequence, index, recalling }| {
-            let is_wanted = sequence.uses_device_cache() == on_device;
+            let is_wanted = sequence.chooses_on_device() == on_device;
             let recalling = recalling.as_ref().filter(|_| is_wanted)?;
             Some((Token { layer, index: *index, round }, &mut **sequence, recalling))
         })
@@ -207,7 +207,7 @@ impl<B: Backend> Round<'_, B> {
             }
             // What is done for all of them together is divided among them.
             let spent = |from: Duration, to: Duration| to.saturating_sub(from) / n;
-            let (on_device, stats) = (sequence.uses_device_cache(), &mut sequence.stats);
+            let (on_device, stats) = (sequence.chooses_on_device(), &mut sequence.stats);
             if on_device {
                 stats.fetch += spent(begin, looked_up);
             } else {
@@ -378,6 +378,7 @@ impl<B: Backend> Round<'_, B> {
                         rounded.lists.push(std::mem::replace(&mut list, exact));
                     }
                     rounded.lists.extend(slots);
+                    rounded.lists.extend(sequence.resident_list(layer, token.index));
                     lists.push(list);
                 }
             }

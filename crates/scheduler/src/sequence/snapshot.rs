@@ -138,7 +138,7 @@ impl<B: Backend> Sequence<B> {
 
     /// The selection of a layer, where later steps look at it and the host has it.
     fn selection_record(&self, recall: &Recall<B>) -> Option<SelectionRecord> {
-        let path = self.recall.as_ref().filter(|path| path.device_cache.is_none())?;
+        let path = self.recall.as_ref().filter(|path| !path.is_on_device())?;
         let outlives = self.policy.index?.remembers_selection();
         let at = recall.selected_at.filter(|_| outlives)?;
         let head = |head: HeadId| {
@@ -361,7 +361,7 @@ impl<B: Backend> Restored<B> {
     ) -> Result<(), SessionFileError> {
         let Sequence { layers, recall: path, .. } = &mut self.sequence;
         let (Some(recall), Some(path)) = (layers[layer].recall_mut(), path) else { return Ok(()) };
-        if path.device_cache.is_some() {
+        if path.is_on_device() {
             // The device has its own, and would not know of this one.
             return Ok(());
         }

@@ -108,7 +108,8 @@ impl<B: Backend> Kept<B> {
         own.map(|entry| KeptTokens {
             serial: entry.serial,
             tokens: entry.session.tokens(),
-            is_on_device: !entry.session.policy().residency.recalls(),
+            is_on_device: !entry.session.policy().residency.recalls()
+                || entry.session.sequence().has_resident_rows(),
         })
     }
 

@@ -39,6 +39,10 @@ macro_rules! policy_checks {
             cuts_policies_and_lost_devices_leave_the_device_cache_right,
             a_step_that_the_device_resolves_waits_once,
             what_the_device_chose_is_there_for_who_looks,
+            rows_on_the_device_are_attended_where_they_lie,
+            rows_on_the_device_are_those_that_would_be_fetched,
+            choices_among_rows_on_the_device_are_those_in_place,
+            rows_on_the_device_are_waited_for_once_a_step,
             every_preset_attends_what_it_says_within_its_budget,
             attention_on_the_host_is_the_same_for_any_number_of_threads,
             every_preset_may_follow_another_without_a_prefill,
@@ -101,6 +105,7 @@ pub fn options(placement: Placement) -> SequenceOptions {
     let (store, recall) = (HostStoreKind::Auto, RecallMode::Exact);
     let device_cache = false;
     let eight_bit_slots = false;
+    let resident_rows = false;
     SequenceOptions {
         placement,
         store,
@@ -110,6 +115,7 @@ pub fn options(placement: Placement) -> SequenceOptions {
         overlap: true,
         recall,
         device_cache,
+        resident_rows,
         eight_bit_slots,
         max_buffer_bytes: None,
     }

@@ -428,7 +428,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
     let (projection, rank) = (Projection::ShrunkFactors, Rank::Given(Some(32)));
     let tokens = TokenConfig { projection, rank, adapts: false };
     let two_stage = policy.index.unwrap().two_stage();
-    assert_eq!(two_stage, Some(TwoStage { times: 4, tokens, rerank: 2, scored: 2048 }));
+    assert_eq!(two_stage, Some(TwoStage { times: 4, tokens, rerank: 2, scored: 4096 }));
     assert_eq!((policy.residual, policy.dense_layers), (Residual::Groups, 0));
     let clusterkv =
         Policy::resolve(&PolicyOptions::new(Preset::Clusterkv).with_budget(512), 32768).unwrap();
@@ -468,7 +468,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         let policy = Policy::resolve(&options, context).unwrap();
         policy.index.unwrap().two_stage().unwrap().scored
     };
-    assert_eq!([1024, 131_072, 262_144, 1 << 20].map(scored), [2048, 2048, 4096, 16_384]);
+    assert_eq!([1024, 131_072, 262_144, 1 << 20].map(scored), [4096, 4096, 4096, 16_384]);
     let segment = |context| {
         let options = PolicyOptions::new(Preset::Longview).with_budget(512);
         Policy::resolve(&options, context).unwrap().index.unwrap().segment
