@@ -1,6 +1,6 @@
 // rows[h] = starts[h, c] - first_row + 0, 1, ... below takes[h, i] for c = clusters[h, i], one i
-// after the other, and n_rows[h] = how many, of which list_stride are written: the rows of a
-// selection. starts is [Hkv, cluster_stride], clusters and takes [Hkv, max_selected], of which
+// after the other, behind the behind[h] entries that a list has, if it has any (null: none), and
+// n_rows[h] = how many with these, at most list_stride: the rows of a selection. starts is [Hkv, cluster_stride], clusters and takes [Hkv, max_selected], of which
 // n_selected[h] are in use, rows [Hkv, list_stride].
 //
 // A block owns a head. It goes through the selection in tiles of as many clusters as it has
@@ -15,6 +15,7 @@ struct ClusterRowsArgs {
     const u32* clusters;
     const u32* takes;
     const u32* n_selected;
+    const u32* behind;
     u32* rows;
     u32* n_rows;
     u32 cluster_stride;
@@ -32,7 +33,7 @@ KERNEL(cluster_rows, ClusterRowsArgs, THREADS) {
     const u32 head = blockIdx.x;
     const u32 n = min_of(p.n_selected[head], p.max_selected);
     u32* const rows = p.rows + static_cast<u64>(head) * p.list_stride;
-    u32 n_rows = 0;
+    u32 n_rows = p.behind == nullptr ? 0 : min_of(p.behind[head], p.list_stride);
     for (u32 first = 0; first < n && n_rows < p.list_stride; first += THREADS) {
         const u32 n_tokens = load_tile(p, first, n, wanted, parts);
         const u32 n_fit = min_of(n_tokens, p.list_stride - n_rows);

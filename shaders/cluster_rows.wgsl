@@ -1,5 +1,6 @@
 // rows[h] = starts[h, c] - first_row, .. + takes[h, i] - 1 for each selected cluster
-// c = clusters[h, i], one after the other; n_rows[h] of them, at most list_stride.
+// c = clusters[h, i], one after the other, behind the behind[h] entries that a list has; n_rows[h]
+// with these, at most list_stride.
 //
 // A workgroup owns a tile of GROUP selected clusters of a head. It sums up what was taken before
 // its tile, then lays the tile's clusters end to end: a scan of their takes, in which an invocation
@@ -22,10 +23,13 @@ struct Params {
     first_row: u32,
     // Tiles of a head, at least one.
     n_tiles: u32,
+    // Whether lists have entries.
+    appends: u32,
     starts_offset: u32,
     clusters_offset: u32,
     takes_offset: u32,
     n_selected_offset: u32,
+    behind_offset: u32,
     rows_offset: u32,
     n_rows_offset: u32,
 }
@@ -35,8 +39,9 @@ struct Params {
 @group(0) @binding(2) var<storage, read> clusters: array<u32>;
 @group(0) @binding(3) var<storage, read> takes: array<u32>;
 @group(0) @binding(4) var<storage, read> n_selected: array<u32>;
-@group(0) @binding(5) var<storage, read_write> rows: array<u32>;
-@group(0) @binding(6) var<storage, read_write> n_rows: array<u32>;
+@group(0) @binding(5) var<storage, read> behind: array<u32>;
+@group(0) @binding(6) var<storage, read_write> rows: array<u32>;
+@group(0) @binding(7) var<storage, read_write> n_rows: array<u32>;
 
 @compute @workgroup_size(GROUP)
 fn cluster_rows(
@@ -59,7 +64,10 @@ fn cluster_rows(
     for (var i = lane; i < tile; i += GROUP) {
         taken += takes[p.takes_offset + head * p.max_selected + i];
     }
-    let first = shared_by_all(scan(taken, lane), lane, GROUP - 1u);
+    var first = shared_by_all(scan(taken, lane), lane, GROUP - 1u);
+    if p.appends != 0u {
+        first += min(behind[p.behind_offset + head], p.list_stride);
+    }
     let end = min(first + load_tile(head, tile, n, lane), p.list_stride);
     let list = p.rows_offset + head * p.list_stride;
     for (var at = first + lane; at < end; at += GROUP) {

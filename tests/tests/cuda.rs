@@ -251,6 +251,30 @@ on_unified_memory!(
     the_plan_is_what_is_allocated,
 );
 
+/// Those of rows that all lie on a device with memory of its own.
+macro_rules! on_own_memory {
+    ($($check:ident),+ $(,)?) => {
+        mod own_memory {
+            use longview_cuda_emulation::EmulatedOptions;
+
+            $(
+                #[test]
+                fn $check() {
+                    let device = super::emulated(EmulatedOptions::default());
+                    longview_tests::suite::policy::$check(&device);
+                }
+            )+
+        }
+    };
+}
+
+on_own_memory!(
+    choices_among_rows_on_the_device_are_those_in_place,
+    rows_on_the_device_are_attended_where_they_lie,
+    rows_on_the_device_are_those_that_would_be_fetched,
+    rows_on_the_device_are_waited_for_once_a_step,
+);
+
 /// One wait, graphs that were there before, nothing allocated.
 #[test]
 fn a_token_is_a_graph_and_one_wait() {

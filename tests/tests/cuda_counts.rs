@@ -15,7 +15,7 @@ use longview_core::DType;
 use longview_core::quant::QuantType;
 use longview_cuda::CudaBackend;
 use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
-use longview_engine::{Engine, EngineOptions, GenerationParams, Session};
+use longview_engine::{Engine, EngineOptions, GenerationParams, KvResidency, Session};
 use longview_model::folder::ModelFolder;
 use longview_scheduler::{LayerMode, PolicyOptions, Preset};
 use longview_tests::backends;
@@ -91,12 +91,12 @@ fn generate(engine: &mut Engine<Emulated>, session: &mut Session<Emulated>, n: u
 /// Without kernels that run they are given and counted all the same: what is given does not depend
 /// on what they compute. The first test holds the one against the other.
 fn cost(n_layers: usize, preset: Preset, weights: Weights, runs_kernels: bool) -> Cost {
-    cost_of_rows(n_layers, (preset, DType::F16), weights, runs_kernels)
+    cost_of_rows(n_layers, (preset, DType::F16, KvResidency::Host), weights, runs_kernels)
 }
 
 fn cost_of_rows(
     n_layers: usize,
-    (preset, kv_dtype): (Preset, DType),
+    (preset, kv_dtype, kv_residency): (Preset, DType, KvResidency),
     weights: Weights,
     runs_kernels: bool,
 ) -> Cost {
@@ -113,6 +113,7 @@ fn cost_of_rows(
         chunk_size,
         tile_rows,
         kv_dtype,
+        kv_residency,
         ..EngineOptions::default()
     };
     let policy = policy(preset);
@@ -204,8 +205,9 @@ fn a_layer_of_quantised_weights_that_recalls_takes_few_nodes() {
 /// recalled is attended by itself and merged.
 #[test]
 fn a_layer_that_recalls_rows_of_8_bits_waits_for_nobody() {
-    let [few, many] = [(4, true), (6, false)]
-        .map(|(n, runs)| cost_of_rows(n, (Preset::Clusterkv, DType::Q8), Weights::Bf16, runs));
+    let rows = (Preset::Clusterkv, DType::Q8, KvResidency::Host);
+    let [few, many] =
+        [(4, true), (6, false)].map(|(n, runs)| cost_of_rows(n, rows, Weights::Bf16, runs));
     assert_eq!((few.n_recalling, many.n_recalling), (2, 4));
     let (nodes, parts) = layer(&few, &many, 2.0);
     println!("a layer that recalls rows of 8 bits: {nodes} nodes: {parts:?}");
@@ -231,6 +233,27 @@ fn a_layer_of_the_default_policy_waits_for_nobody() {
     assert_eq!((few.waits, many.waits), (1.0, 1.0));
     assert_eq!(many.copies, 2.0, "the token, and what was recalled");
     assert!(many.submits < many.nodes, "most commands are nodes of a graph");
+}
+
+/// Where all rows lie on the device nothing is looked up or fetched: what is chosen is listed. Under
+/// the default policy the best tokens are compared again by their keys, which takes four nodes.
+#[test]
+fn a_layer_that_recalls_rows_of_the_device_fetches_nothing() {
+    for (preset, n_nodes) in [(Preset::Clusterkv, 11.0), (Preset::Longview, 25.0)] {
+        let rows = (preset, DType::F16, KvResidency::Device);
+        let [few, many] = [4, 6].map(|n| cost_of_rows(n, rows, Weights::Bf16, true));
+        assert_eq!((few.n_recalling, many.n_recalling), (2, 4));
+        let (nodes, parts) = layer(&few, &many, 2.0);
+        println!("a layer of {preset} with all rows on the device: {nodes} nodes: {parts:?}");
+        println!("a token of 6 layers: {many:?}");
+        assert_eq!(nodes, n_nodes, "{parts:?}");
+        let moves = ["kv_gather", "look_up_rows"];
+        let is_move = |name: &&str| moves.iter().any(|start| name.starts_with(start));
+        assert_eq!(parts.iter().map(|(name, _)| *name).find(is_move), None);
+        assert_eq!((few.nodes_set, many.nodes_set), (4.0, 4.0));
+        assert_eq!((few.waits, many.waits), (1.0, 1.0));
+        assert_eq!(many.copies, 2.0, "the token, and how many were recalled");
+    }
 }
 
 /// Without recall a layer is attention and three products.

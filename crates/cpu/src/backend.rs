@@ -104,6 +104,7 @@ fn capabilities(isa: SupportedIsa, threads: usize) -> Capabilities {
         device: format!("{}, {isa}, {threads_text}", machine::model_name()),
         reads_host_memory: true,
         unified_memory: true,
+        takes_host_memory: true,
         overlaps: false,
         matvec_max_rows: kernels::matvec::MAX_ROWS,
         chunk_rows_are_alike: true,

@@ -226,6 +226,7 @@ kernel_args! {
         clusters: Address,
         takes: Address,
         n_selected: Address,
+        behind: Address,
         rows: Address,
         n_rows: Address,
         cluster_stride: u32,

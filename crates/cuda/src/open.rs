@@ -99,6 +99,7 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
         ),
         reads_host_memory: true,
         unified_memory: facts.unified_memory,
+        takes_host_memory: facts.unified_memory,
         overlaps: true,
         matvec_max_rows: ops::matvec::MAX_ROWS,
         chunk_rows_are_alike: false,

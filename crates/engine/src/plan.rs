@@ -10,7 +10,7 @@ use longview_scheduler::{
 };
 
 use crate::error::EngineError;
-use crate::memory::{Memory, MemoryPlan};
+use crate::memory::MemoryPlan;
 use crate::options::{EngineOptions, KvResidency};
 use crate::policy::resolve_policy;
 
@@ -43,7 +43,8 @@ pub(crate) fn plan<B: Backend>(
 }
 
 /// The options with [`KvResidency::Auto`] decided: all rows go to a device of which it is known that
-/// its memory holds them, for as many sessions as there may be in a step, with room to spare.
+/// three quarters of its memory hold them, for as many sessions as there may be in a step. Of a
+/// device that takes the host's memory half of it has to hold what lies there as well.
 pub(crate) fn settled<B: Backend>(
     backend: &B,
     folder: &ModelFolder,
@@ -56,11 +57,16 @@ pub(crate) fn settled<B: Backend>(
     let with = |kv_residency| EngineOptions { kv_residency, ..options.clone() };
     let on_device = with(KvResidency::Device);
     let memory = options.device_memory.or(backend.capabilities().memory_bytes);
-    let room = Memory { device: memory, host: None }.with_room().device;
     let others = options.max_sequences.saturating_sub(1) as u64;
     let fits = |plan: MemoryPlan| {
-        let needed = plan.device_bytes() + others * plan.kv.device_kv_bytes();
-        !plan.unified && room.is_some_and(|room| needed <= room)
+        let on_device = plan.device_bytes() + others * plan.kv.device_kv_bytes();
+        let both = on_device + (1 + others) * plan.host_bytes();
+        let has_own = !backend.capabilities().takes_host_memory;
+        // What a driver says is often all that there is, whether free or not.
+        let fits = |bytes: u64| {
+            if has_own { on_device <= bytes / 4 * 3 } else { both <= bytes / 2 }
+        };
+        !plan.unified && memory.is_some_and(fits)
     };
     // Rows that are fetched ahead are not there.
     let is_exact = options.recall == RecallMode::Exact;
@@ -165,8 +171,9 @@ mod tests {
     /// A device whose buffers have so many bytes, with memory of its own.
     fn device(max_buffer_bytes: Option<u64>) -> ReferenceBackend {
         let capabilities = ReferenceBackend::new().capabilities().clone();
-        let unified_memory = false;
-        let limited = Capabilities { max_buffer_bytes, unified_memory, ..capabilities };
+        let (unified_memory, takes_host_memory) = (false, false);
+        let limited =
+            Capabilities { max_buffer_bytes, unified_memory, takes_host_memory, ..capabilities };
         ReferenceBackend::with_capabilities(limited)
     }
 
@@ -216,8 +223,15 @@ mod tests {
         assert!(all.kv.cache_bytes > 10 * host.kv.cache_bytes, "{all:?} and {host:?}");
         let needed = all.device_bytes();
         assert_eq!(of(&given(needed)).kv_residency, KvResidency::Host, "no room to spare");
-        let roomy = needed + needed / 8;
+        let roomy = needed / 3 * 4 + 16;
         assert_eq!(of(&given(roomy)).kv_residency, KvResidency::Device);
+        let integrated =
+            Capabilities { takes_host_memory: true, ..device(None).capabilities().clone() };
+        let integrated = ReferenceBackend::with_capabilities(integrated);
+        let of_integrated = |bytes| settled(&integrated, &folder, &given(bytes), &policy);
+        let both = 2 * (needed + all.host_bytes());
+        assert_eq!(of_integrated(both).kv_residency, KvResidency::Device);
+        assert_eq!(of_integrated(both - 2).kv_residency, KvResidency::Host);
         let two = EngineOptions { max_sequences: 2, ..given(roomy) };
         assert_eq!(of(&two).kv_residency, KvResidency::Host, "one of two sessions");
         let recall = RecallMode::Speculative { gate: 0.9 };

@@ -55,6 +55,8 @@ pub struct Capabilities {
     pub reads_host_memory: bool,
     /// Device memory *is* host memory: recall in place costs nothing.
     pub unified_memory: bool,
+    /// Device memory is taken from the host's, though rows there are copies: integrated GPUs.
+    pub takes_host_memory: bool,
     /// Work of queues made by [`crate::Backend::background`] runs beside that of the others on the
     /// device, so that copies hide behind kernels.
     pub overlaps: bool,

@@ -270,6 +270,7 @@ impl<B: Backend> SearchLevel<'_, B> {
             clusters: written(&self.chosen),
             takes: written(&self.takes),
             n_selected: written(&self.n_chosen),
+            behind: None,
             rows: again(&mut opened.rows),
             n_rows: again(&mut opened.n_rows),
         })

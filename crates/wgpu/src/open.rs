@@ -169,6 +169,10 @@ impl WgpuBackend {
             device: format!("{} ({}), shader level {}", gpu.info.name, gpu.info.backend, gpu.level),
             reads_host_memory: false,
             unified_memory: false,
+            takes_host_memory: matches!(
+                gpu.info.device_type,
+                wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Cpu
+            ),
             overlaps: false,
             matvec_max_rows: 8,
             chunk_rows_are_alike: false,

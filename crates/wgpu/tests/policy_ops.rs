@@ -157,7 +157,8 @@ fn rows_of_many_clusters() {
     let mut cases = Vec::new();
     for is_short in [false, true] {
         for (clusters, selected, hkv) in [(600, 512, 2), (600, 513, 3), (65_000, 20_000, 3)] {
-            cases.push(ClusterRowsCase { clusters, selected, hkv, is_short }.into());
+            let appends = selected % 2 == 1;
+            cases.push(ClusterRowsCase { clusters, selected, hkv, is_short, appends }.into());
         }
     }
     check(cases, false);

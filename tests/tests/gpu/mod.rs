@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longview_engine::{
-    Engine, EngineError, EngineOptions, GenerationParams, Sampler, SamplingParams, Session,
-    SessionStep,
+    Engine, EngineError, EngineOptions, GenerationParams, KvResidency, Sampler, SamplingParams,
+    Session, SessionStep,
 };
 use longview_model::folder::ModelFolder;
 use longview_scheduler::{LayerMode, PolicyOptions, Preset, SpanMode};
@@ -32,9 +32,20 @@ fn clusterkv(budget: usize) -> PolicyOptions {
 }
 
 fn engine(backend: Arc<Gpu>, ctx_size: usize, policy: &PolicyOptions) -> Engine<Gpu> {
+    engine_with(backend, ctx_size, policy, KvResidency::Host)
+}
+
+fn engine_with(
+    backend: Arc<Gpu>,
+    ctx_size: usize,
+    policy: &PolicyOptions,
+    kv_residency: KvResidency,
+) -> Engine<Gpu> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/llama3-gqa");
     let folder = ModelFolder::open(&path).expect("a sound fixture");
-    let options = EngineOptions { ctx_size, chunk_size: 64, tile_rows: 64, ..Default::default() };
+    let (chunk_size, tile_rows) = (64, 64);
+    let options =
+        EngineOptions { ctx_size, chunk_size, tile_rows, kv_residency, ..Default::default() };
     Engine::load(backend, folder, options, policy).expect("it loads")
 }
 
@@ -85,6 +96,36 @@ fn a_token_takes_few_dispatches_and_the_allowed_waits() {
         // One selection for each recalled layer, and one read at the end with the token.
         assert_eq!(cost.readbacks, steps * (n_recalled + 1));
         assert_eq!(after.allocations, before.allocations, "device buffers made after warm-up");
+    }
+}
+
+/// Where all rows lie on the device it lists what it chose itself: no layer waits, with the default
+/// policy neither, and nothing is fetched.
+#[test]
+fn a_token_waits_once_where_all_rows_lie_on_the_device() {
+    let Some(gpu) = backends::wgpu() else { return };
+    let mut longview = PolicyOptions::new(Preset::Longview).with_budget(64);
+    (longview.window, longview.recent, longview.rank) = (Some(32), Some(16), Some(8));
+    for (policy, most) in [(clusterkv(64), 9.0), (longview, 22.0)] {
+        let device = KvResidency::Device;
+        let mut engine = engine_with(Arc::clone(&gpu), 512, &policy, device);
+        let mut session = engine.session(&policy).expect("a session");
+        assert!(session.sequence().has_resident_rows());
+        prefill(&mut engine, &mut session, 150);
+        generate(&mut engine, &mut session, 4).expect("warm-up");
+        let (before, steps) = (gpu.counters(), 12);
+        generate(&mut engine, &mut session, steps).expect("decode");
+        let after = gpu.counters();
+        let cost = after.device.since(before.device);
+        let n_layers = engine.model().config().n_layers as u64;
+        let per_layer = (cost.dispatches as f64 / steps as f64 - 4.0) / n_layers as f64;
+        println!("{}: {per_layer:.1} dispatches a layer, {cost:?}", session.policy().preset);
+        assert!(per_layer <= most, "{per_layer} dispatches a layer");
+        assert_eq!(cost.readbacks, steps as u64, "{cost:?}");
+        assert_eq!(after.allocations, before.allocations, "device buffers made after warm-up");
+        let stats = session.stats();
+        assert_eq!((stats.hits, stats.misses, stats.fetched_bytes), (0, 0, 0));
+        assert!(stats.attended_rows > 0);
     }
 }
 

@@ -153,9 +153,10 @@ pub struct EngineArgs {
     /// Where keys and values of layers that recall lie, on a device with memory of its own: host: in
     /// the host's memory, from which the device fetches what a step recalls; device: all of them on
     /// the device as well, so that nothing is fetched; auto: device where its memory is known to
-    /// hold them, else host. Of f16, bf16 and f32 alone (--kv-type).
-    #[arg(long, value_name = "PLACE", default_value = "host", value_parser = one_of(RESIDENCIES))]
-    pub kv_residency: KvResidency,
+    /// hold them with a quarter to spare, else host. Of f16, bf16 and f32 alone (--kv-type)
+    /// [default: auto for `run`, else host].
+    #[arg(long, value_name = "PLACE", value_parser = one_of(RESIDENCIES))]
+    pub kv_residency: Option<KvResidency>,
 
     /// How near two queries in a row must be for --recall speculative: the least mean cosine of a
     /// KV head, from -1 (never run a step again) to 2 (above 1: always) [default: 0.9].
@@ -246,7 +247,7 @@ impl EngineArgs {
 
     /// Fails for rows on the device with what leaves them on the host.
     fn check_residency(&self) -> Result<()> {
-        if self.kv_residency != KvResidency::Device {
+        if self.kv_residency != Some(KvResidency::Device) {
             return Ok(());
         }
         if self.recall == Recall::Speculative {
@@ -320,7 +321,7 @@ impl EngineArgs {
             prefill: self.prefill.first(),
             kv_dtype: self.kv_type(),
             recall: self.recall_mode(),
-            kv_residency: self.kv_residency,
+            kv_residency: self.kv_residency.unwrap_or_default(),
             device_memory: self.device_memory,
             activations: self.activations,
             ..EngineOptions::default()

@@ -12,7 +12,7 @@ mod talk;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use longview_engine::{CancelToken, Draft, EngineOptions};
+use longview_engine::{CancelToken, Draft, EngineOptions, KvResidency};
 use longview_model::folder::ModelFolder;
 
 pub use self::args::RunArgs;
@@ -52,6 +52,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
         simulate_device: args.simulate_device,
         rope: args.rope.scaling(&folder.config),
         max_drafted: args::max_drafted(args, is_chat),
+        // There is one session, so all of the device's memory is for it.
+        kv_residency: args.engine.kv_residency.unwrap_or(KvResidency::Auto),
         kv_dtype: args.engine.kv_type_of_session(saved.as_ref().map(SavedSession::kv_type)),
         ..args.engine.options(args.model.ctx_size.max(1))
     };

@@ -17,15 +17,17 @@ pub(crate) fn run(d: ClusterRows<'_, CpuBackend>) -> OpResult<()> {
     for (head, n) in n_selected.iter().enumerate() {
         ensure_below(op, "cluster", &clusters[head * room..][..*n as usize], stride)?;
     }
-    let (rows, n_rows) = (slice_mut::<u32>(d.rows), slice_mut::<u32>(d.n_rows));
     let list = d.p.list_stride as usize;
+    let behind = d.behind.as_ref().map(slice::<u32>);
+    ensure_at_most(op, "number of entries", behind.unwrap_or_default(), list)?;
+    let (rows, n_rows) = (slice_mut::<u32>(d.rows), slice_mut::<u32>(d.n_rows));
     for head in 0..d.p.n_kv_heads as usize {
         let chosen = head * room..head * room + n_selected[head] as usize;
         let chosen = clusters[chosen.clone()].iter().zip(&takes[chosen]);
         let first =
             |cluster: u32| starts[head * stride + cluster as usize].saturating_sub(d.p.first_row);
         let rows = &mut rows[head * list..][..list];
-        let mut n = 0;
+        let mut n = behind.map_or(0, |behind| behind[head] as usize);
         for (cluster, take) in chosen {
             let own = &mut rows[n..list.min(n + *take as usize)];
             own.iter_mut().zip(first(*cluster)..).for_each(|(to, row)| *to = row);

@@ -2,6 +2,7 @@
 
 use longview_ops::{ClusterRows, OpResult};
 
+use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
@@ -18,6 +19,7 @@ pub(crate) fn run<D: Driver>(
         clusters: d.clusters.at(),
         takes: d.takes.at(),
         n_selected: d.n_selected.at(),
+        behind: d.behind.as_ref().map_or(Address::NONE, At::at),
         rows: d.rows.at(),
         n_rows: d.n_rows.at(),
         cluster_stride: d.p.cluster_stride,

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longview_core::{FileSource, HeadId, LayerId};
-use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress, resolve_policy};
+use longview_engine::{
+    Engine, EngineOptions, KvResidency, MAX_CONTEXT, Memory, Progress, resolve_policy,
+};
 use longview_library::documents::{Documents, DocumentsError, Id, Reading, SessionKey};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
@@ -238,7 +240,13 @@ impl<B: Backend + 'static> Local<B> {
 
     fn engine_options(&self, ctx_size: usize) -> EngineOptions {
         let device_memory = self.setup.device_memory;
-        EngineOptions { ctx_size, chunk_size: CHUNK, device_memory, ..EngineOptions::default() }
+        EngineOptions {
+            ctx_size,
+            chunk_size: CHUNK,
+            device_memory,
+            kv_residency: KvResidency::Auto,
+            ..EngineOptions::default()
+        }
     }
 
     /// The reader, loaded again if its context is shorter than `context`. What it had read is gone

@@ -152,6 +152,8 @@ pub struct ClusterRowsCase {
     pub hkv: u32,
     /// Whether lists have less room than the selection has rows.
     pub is_short: bool,
+    /// Whether lists have entries before.
+    pub appends: bool,
 }
 
 /// Row of the first cluster.
@@ -160,9 +162,10 @@ const FIRST_ROW: u32 = 16;
 impl ClusterRowsCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for is_short in [false, true] {
-            let mut add =
-                |clusters, selected, hkv| all.push(Self { clusters, selected, hkv, is_short });
+        for (is_short, appends) in [(false, false), (true, false), (false, true), (true, true)] {
+            let mut add = |clusters, selected, hkv| {
+                all.push(Self { clusters, selected, hkv, is_short, appends });
+            };
             EDGES.iter().for_each(|selected| add(300, *selected, 3));
             [(0, 0, 2), (40, 0, 1), (40, 40, 8), (2500, 700, 2), (1, 1, 1)]
                 .into_iter()
@@ -176,15 +179,21 @@ impl ClusterRowsCase {
     }
 
     fn list_stride(&self) -> u32 {
-        if self.is_short { 5 * self.selected + 1 } else { 24 * self.selected + 1 }
+        if self.is_short { 5 * self.selected + 1 } else { 24 * self.selected + 9 }
+    }
+
+    /// Entries that the list of a head has.
+    fn behind(&self, head: u32) -> u32 {
+        if self.appends { (3 + 2 * head).min(self.list_stride()) } else { 0 }
     }
 }
 
 impl fmt::Display for ClusterRowsCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clusters, selected, hkv, is_short } = self;
+        let Self { clusters, selected, hkv, is_short, appends } = self;
         let short = if *is_short { ",short" } else { "" };
-        write!(f, "cluster_rows[c={clusters},selected={selected},hkv={hkv}{short}]")
+        let behind = if *appends { ",behind" } else { "" };
+        write!(f, "cluster_rows[c={clusters},selected={selected},hkv={hkv}{short}{behind}]")
     }
 }
 
@@ -208,12 +217,20 @@ impl OpCase for ClusterRowsCase {
             starts.resize(at + of.stride() as usize, u32::MAX);
             let taken = &takes.values.ints()[(head * of.room()) as usize..];
             let rows: u32 = taken[..of.n_selected(head) as usize].iter().sum();
-            let first = (head * stride) as usize;
-            used.push(first..first + rows.min(stride) as usize);
+            let (list, behind) = ((head * stride) as usize, self.behind(head));
+            let end = list + (behind + rows).min(stride) as usize;
+            used.push(list + behind as usize..end);
         }
+        let behind = (0..self.hkv).map(|head| self.behind(head)).collect();
         let rows = OutputPlan::ints("rows", (self.hkv * stride) as usize);
         Plan {
-            inputs: vec![Input::ints("starts", starts), clusters, takes, n_selected],
+            inputs: vec![
+                Input::ints("starts", starts),
+                clusters,
+                takes,
+                n_selected,
+                Input::ints("behind", behind),
+            ],
             weights: Vec::new(),
             outputs: vec![rows.only(used), OutputPlan::ints("n_rows", self.hkv as usize)],
         }
@@ -233,6 +250,7 @@ impl OpCase for ClusterRowsCase {
             clusters: b.inputs[1].view(),
             takes: b.inputs[2].view(),
             n_selected: b.inputs[3].view(),
+            behind: self.appends.then(|| b.inputs[4].view()),
             rows: rows.view_mut(),
             n_rows: n_rows.view_mut(),
         })

@@ -69,8 +69,8 @@ pub struct ClusterRowsParams {
     pub first_row: u32,
 }
 
-/// The rows of a selection, cluster after cluster in its order, each from its first row on. A list
-/// that is full takes no more.
+/// The rows of a selection, cluster after cluster in its order, each from its first row on, behind
+/// what a list has. A list that is full takes no more.
 pub struct ClusterRows<'a, B: Storage> {
     /// Sizes.
     pub p: ClusterRowsParams,
@@ -82,9 +82,12 @@ pub struct ClusterRows<'a, B: Storage> {
     pub takes: View<'a, B>,
     /// U32 `[Hkv]`: clusters selected.
     pub n_selected: View<'a, B>,
-    /// U32 `[Hkv, list_stride]`; only entries in use are written.
+    /// U32 `[Hkv]`: entries that each list has and keeps, at most `list_stride`. `None`: lists begin
+    /// with the selection.
+    pub behind: Option<View<'a, B>>,
+    /// U32 `[Hkv, list_stride]`; only entries of the selection are written.
     pub rows: ViewMut<'a, B>,
-    /// U32 `[Hkv]`: entries in use.
+    /// U32 `[Hkv]`: entries in use, with those before.
     pub n_rows: ViewMut<'a, B>,
 }
 
@@ -97,6 +100,7 @@ impl<B: Storage> ClusterRows<'_, B> {
         reads(op, "clusters", &self.clusters, DType::U32, entries)?;
         reads(op, "takes", &self.takes, DType::U32, entries)?;
         reads(op, "n_selected", &self.n_selected, DType::U32, h)?;
+        self.behind.iter().try_for_each(|behind| reads(op, "behind", behind, DType::U32, h))?;
         writes(op, "rows", &self.rows, DType::U32, h * p.list_stride as usize)?;
         writes(op, "n_rows", &self.n_rows, DType::U32, h)
     }

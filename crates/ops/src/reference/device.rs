@@ -32,6 +32,7 @@ impl ReferenceBackend {
             device: "reference (f64, one thread)".into(),
             reads_host_memory: true,
             unified_memory: true,
+            takes_host_memory: true,
             overlaps: false,
             matvec_max_rows: usize::MAX,
             chunk_rows_are_alike: true,

@@ -71,15 +71,19 @@ pub(super) fn cluster_rows(mut d: ClusterRows<'_, R>) -> OpResult<()> {
         cluster_stride: p.cluster_stride,
     };
     let chosen = selections(Op::ClusterRows, &selection)?;
+    let stride = p.list_stride as usize;
+    let behind = d.behind.as_ref().map(ints);
+    let behind = behind.unwrap_or_else(|| vec![0; p.n_kv_heads as usize]);
+    counts_fit(Op::ClusterRows, "number of entries", &behind, stride)?;
     let mut counts = Vec::new();
     for (head, chosen) in chosen.into_iter().enumerate() {
         let first = |cluster: usize| {
             starts[head * p.cluster_stride as usize + cluster] - p.first_row as usize
         };
         let rows = chosen.into_iter().flat_map(|(c, take)| first(c)..first(c) + take);
-        let rows: Vec<usize> = rows.take(p.list_stride as usize).collect();
-        put_ints(&mut d.rows, head * p.list_stride as usize, &rows);
-        counts.push(rows.len());
+        let rows: Vec<usize> = rows.take(stride - behind[head]).collect();
+        put_ints(&mut d.rows, head * stride + behind[head], &rows);
+        counts.push(behind[head] + rows.len());
     }
     put_ints(&mut d.n_rows, 0, &counts);
     Ok(())

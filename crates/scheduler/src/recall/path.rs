@@ -2,7 +2,7 @@
 //! ask for it, what speculates, looks rows up on the device, attends on the host, or estimates what
 //! is left unread.
 
-use longview_ops::{Backend, OpResult};
+use longview_ops::{Backend, OpResult, View};
 
 use super::device_cache::{DeviceCache, DeviceCacheSizes};
 use super::host_attention::HostAttention;
@@ -71,7 +71,7 @@ impl<B: Backend> RecallPath<B> {
             }
             _ => None,
         };
-        let lists = || ResidentLists::new(backend, shape, n_layers, policy.most_attended());
+        let lists = || ResidentLists::new(backend, shape, n_layers);
         let resident = (on_device && resident).then(lists).transpose()?;
         let host_attention = match policy.residency {
             Residency::AttendOnHost { threads } if !in_place => {
@@ -97,6 +97,14 @@ impl<B: Backend> RecallPath<B> {
             residual,
             sampled,
         })
+    }
+
+    /// How many rows a layer attends, where the device has added some to its lists.
+    pub fn n_rows(&self, selection: SelectionId) -> Option<View<'_, B>> {
+        match (&self.device_cache, &self.resident) {
+            (Some(cache), _) => Some(cache.n_rows(selection)),
+            (None, resident) => resident.as_ref()?.n_rows(selection),
+        }
     }
 
     /// Whether the host does not learn what is selected before the step ends.

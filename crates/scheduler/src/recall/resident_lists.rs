@@ -1,102 +1,80 @@
-//! Lists of selected rows where all rows lie on the device: it makes them itself, and no layer waits
+//! Lists of selected rows where all rows lie on the device: it adds them itself, and no layer waits
 //! for the host.
 
 use longview_core::DType;
-use longview_ops::{
-    Backend, ClusterRows, ClusterRowsParams, KvView, ListSpan, OpResult, View, ViewMut,
-};
+use longview_ops::{Backend, ClusterRows, ClusterRowsParams, OpResult, View, ViewMut};
 
 use super::selector::Selector;
 use crate::index::LayerIndex;
 use crate::layout::{KvShape, SelectionId};
 use crate::stats::Stats;
+use crate::store::RowLists;
 
-/// Lists of all layers that recall.
+/// How many rows the layers that recall have listed.
 pub(crate) struct ResidentLists<B: Backend> {
-    /// U32 `[Hkv, stride]`; one layer after the other uses it.
-    rows: B::Buffer,
-    /// U32 `[recall layers, Hkv]`: rows of each list.
+    /// U32 `[recall layers, Hkv]`.
     counts: B::Buffer,
     host_counts: Vec<u32>,
     /// Layers that have listed rows in this step.
     has_listed: Vec<bool>,
-    stride: usize,
     n_heads: usize,
     /// A step has listed rows, and nobody has read how many.
     is_unread: bool,
 }
 
 /// Bytes that [`ResidentLists`] takes on the device.
-pub(crate) fn resident_lists_bytes(shape: &KvShape, n_layers: usize, most_attended: usize) -> u64 {
-    let stride = most_attended.clamp(1, shape.capacity);
-    (DType::U32.size() * shape.n_kv_heads * (stride + n_layers)) as u64
+pub(crate) fn resident_lists_bytes(shape: &KvShape, n_layers: usize) -> u64 {
+    (DType::U32.size() * shape.n_kv_heads * n_layers) as u64
 }
 
 impl<B: Backend> ResidentLists<B> {
-    /// For `n_layers` layers that attend at most `most_attended` tokens.
-    pub fn new(
-        backend: &B,
-        shape: &KvShape,
-        n_layers: usize,
-        most_attended: usize,
-    ) -> OpResult<Self> {
-        let (h, stride) = (shape.n_kv_heads, most_attended.clamp(1, shape.capacity));
+    /// For `n_layers` layers.
+    pub fn new(backend: &B, shape: &KvShape, n_layers: usize) -> OpResult<Self> {
+        let h = shape.n_kv_heads;
         Ok(Self {
-            rows: backend.alloc(DType::U32, h * stride, "rows to attend")?,
             counts: backend.alloc(DType::U32, n_layers * h, "rows to attend")?,
             host_counts: vec![0; n_layers * h],
             has_listed: vec![false; n_layers],
-            stride,
             n_heads: h,
             is_unread: false,
         })
     }
 
-    /// Lists the rows of a selection among the units of `index`.
-    pub fn list(
+    /// Adds the rows of a selection among the units of `index` to the lists on the device.
+    pub fn add(
         &mut self,
         backend: &B,
+        lists: &mut RowLists<B>,
         index: &LayerIndex<B>,
-        selector: &Selector<B>,
-        selection: SelectionId,
+        (selector, selection): (&Selector<B>, SelectionId),
     ) -> OpResult<()> {
-        let h = self.n_heads;
+        let (h, list_stride) = (self.n_heads, lists.stride as u32);
+        let (behind, rows) = lists.rows_to_add_to();
         let [clusters, takes, n_selected] = selector.selection(selection);
         backend.cluster_rows(ClusterRows {
             p: ClusterRowsParams {
                 n_kv_heads: h as u32,
                 cluster_stride: index.capacity() as u32,
                 max_selected: selector.max_selected() as u32,
-                list_stride: self.stride as u32,
+                list_stride,
                 first_row: 0,
             },
             starts: index.starts(),
             clusters,
             takes,
             n_selected,
-            rows: ViewMut::all(&mut self.rows),
+            behind: Some(behind),
+            rows,
             n_rows: ViewMut::part(&mut self.counts, selection.0 * h, h),
         })?;
         self.has_listed[selection.0] = true;
         Ok(())
     }
 
-    /// What the layer in progress has listed of rows of `kv`; nothing where it has not.
-    pub fn span<'a>(
-        &'a self,
-        selection: SelectionId,
-        kv: KvView<'a, B>,
-        q_index: usize,
-    ) -> Option<ListSpan<'a, B>> {
+    /// How many rows the lists of a layer have; nothing where it has selected none in this step.
+    pub fn n_rows(&self, selection: SelectionId) -> Option<View<'_, B>> {
         let h = self.n_heads;
-        self.has_listed[selection.0].then(|| ListSpan {
-            q_index: q_index as u32,
-            kv,
-            rows: View::all(&self.rows),
-            n_rows: View::part(&self.counts, selection.0 * h, h),
-            weights: None,
-            list_stride: self.stride as u32,
-        })
+        self.has_listed[selection.0].then(|| View::part(&self.counts, selection.0 * h, h))
     }
 
     /// A step begins: nothing is listed for it yet.
@@ -126,8 +104,7 @@ impl<B: Backend> ResidentLists<B> {
         let counts = self.host_counts.chunks_exact(h).zip(&self.has_listed);
         for (layer, (counts, has_listed)) in layers.zip(counts) {
             if *has_listed {
-                let attended = &mut stats.attended_last[layer * h..][..h];
-                attended.iter_mut().zip(counts).for_each(|(attended, n)| *attended += n);
+                stats.attended_last[layer * h..][..h].copy_from_slice(counts);
                 stats.attended_rows += counts.iter().map(|n| u64::from(*n)).sum::<u64>();
             }
         }
@@ -136,7 +113,8 @@ impl<B: Backend> ResidentLists<B> {
 
 #[cfg(test)]
 mod tests {
-    use longview_ops::DeviceBuffer;
+    use longview_core::HeadId;
+    use longview_ops::{DeviceBuffer, KvView};
 
     use super::*;
     use crate::index::HeadClusters;
@@ -149,36 +127,38 @@ mod tests {
         let made: Vec<HeadClusters> = rows.iter().map(HeadRows::clusters).collect();
         let mut index = LayerIndex::new(&device, &shape, WIDTH, 8, 1).unwrap();
         index.append(&device, SINKS, SINKS + 8, &made).unwrap();
-        let mut lists = ResidentLists::new(&device, &shape, 3, 6).unwrap();
-        let bytes = lists.rows.size_bytes() + lists.counts.size_bytes();
-        assert_eq!(resident_lists_bytes(&shape, 3, 6), bytes);
+        let mut resident = ResidentLists::new(&device, &shape, 3).unwrap();
+        assert_eq!(resident_lists_bytes(&shape, 3), resident.counts.size_bytes());
         // Head 0 takes two tokens of its second cluster and its first one, head 1 one token.
         let choice = [vec![[1, 2], [0, 2]], vec![[0, 1]]];
         let selector = chosen(&device, &shape, &policy(4), &choice);
-        lists.begin_step();
+        resident.begin_step();
+        assert!(resident.n_rows(SELECTION).is_none());
+        resident.end_step();
+        assert!(!resident.is_unread(), "nothing was listed");
+        resident.begin_step();
+        let mut lists = RowLists::new(&device, 2, 6, false).unwrap();
+        lists.clear();
+        // Head 0 attends a sink besides.
+        lists.push(HeadId(0), 1);
+        lists.upload(&device).unwrap();
+        resident.add(&device, &mut lists, &index, (&selector, SELECTION)).unwrap();
+        assert_eq!(words(&device, resident.n_rows(SELECTION).unwrap()), [5, 1]);
         let kv = upload(&device, &[0.0; 2 * 64 * 2 * WIDTH]);
-        assert!(lists.span(SELECTION, KvView::new(&kv, 64), 0).is_none());
-        lists.end_step();
-        assert!(!lists.is_unread(), "nothing was listed");
-        lists.begin_step();
-        lists.list(&device, &index, &selector, SELECTION).unwrap();
-        let span = lists.span(SELECTION, KvView::new(&kv, 64), 1).unwrap();
-        assert_eq!((span.q_index, span.list_stride), (1, 6));
-        assert_eq!(words(&device, span.n_rows), [4, 1]);
-        let listed = words(&device, span.rows);
+        let listed = words(&device, lists.first(KvView::new(&kv, 64), 0).rows);
         let first = SINKS as u32;
-        assert_eq!(listed[..4], [first + 2, first + 3, first, first + 1]);
+        assert_eq!(listed[..5], [1, first + 2, first + 3, first, first + 1]);
         assert_eq!(listed[6], first);
-        lists.end_step();
-        assert!(lists.is_unread());
+        resident.end_step();
+        assert!(resident.is_unread());
         let mut stats = Stats::new(4, 2);
-        stats.attended_last.fill(1);
-        pollster::block_on(device.read_all(&mut [lists.read_part()])).unwrap();
-        lists.report(&mut stats, [0, 2, 3].into_iter());
-        assert!(!lists.is_unread());
-        let mut want = vec![1; 8];
+        stats.attended_last.fill(9);
+        pollster::block_on(device.read_all(&mut [resident.read_part()])).unwrap();
+        resident.report(&mut stats, [0, 2, 3].into_iter());
+        assert!(!resident.is_unread());
+        let mut want = vec![9; 8];
         let layer = [0, 2, 3][SELECTION.0];
-        (want[2 * layer], want[2 * layer + 1]) = (5, 2);
-        assert_eq!((stats.attended_last, stats.attended_rows), (want, 5));
+        (want[2 * layer], want[2 * layer + 1]) = (5, 1);
+        assert_eq!((stats.attended_last, stats.attended_rows), (want, 6));
     }
 }

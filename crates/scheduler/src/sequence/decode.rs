@@ -525,7 +525,6 @@ impl Token {
     ) -> Result<(), SchedulerError> {
         let selection = recalling.selection.id;
         if sequence.layers[self.layer].resident.is_some() {
-            self.seal(sequence)?;
             return Ok(sequence.list_resident(self.layer, selection)?);
         }
         let Sequence { backend, shape, store, layers, lists, coded, layout, .. } = sequence;

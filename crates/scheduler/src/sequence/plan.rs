@@ -89,7 +89,7 @@ impl KvPlan {
             }
             if resident {
                 let layers = n_recall(shape, policy) as usize;
-                plan.work_bytes += resident_lists_bytes(shape, layers, policy.most_attended());
+                plan.work_bytes += resident_lists_bytes(shape, layers);
             } else if options.device_cache {
                 plan.add_device_caches(shape, policy);
             }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use longview_core::LayerId;
-use longview_ops::{Backend, KvView, ListSpan, OpResult};
+use longview_ops::{Backend, OpResult};
 
 use super::kv_sequence::Sequence;
 use super::options::{Placement, SequenceOptions};
@@ -78,21 +78,15 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// Lets the device list the rows that a selection names.
+    /// Lets the device add the rows that a selection names to those that are attended anyway.
     pub(super) fn list_resident(&mut self, layer: LayerId, selection: SelectionId) -> OpResult<()> {
-        let Self { backend, layers, recall: path, .. } = self;
-        let Some(RecallPath { selector, resident: Some(lists), .. }) = path else { return Ok(()) };
+        let Self { backend, layers, lists, recall: path, .. } = self;
+        lists.upload(&**backend)?;
+        let Some(RecallPath { selector, resident: Some(resident), .. }) = path else {
+            return Ok(());
+        };
         let Some(recall) = layers[layer].recall() else { return Ok(()) };
-        lists.list(&**backend, recall.selected_index(), selector, selection)
-    }
-
-    /// The rows that [`Sequence::list_resident`] listed, to be attended by a token's query.
-    pub(super) fn resident_list(&self, layer: LayerId, q_index: usize) -> Option<ListSpan<'_, B>> {
-        let state = &self.layers[layer];
-        let (device, recall) = (state.device.as_ref()?, state.recall()?);
-        let lists = self.recall.as_ref()?.resident.as_ref()?;
-        let kv = KvView::new(device, state.device_rows);
-        lists.span(recall.selection, kv, q_index)
+        resident.add(&**backend, lists, recall.selected_index(), (selector, selection))
     }
 }
 

@@ -367,10 +367,11 @@ impl<B: Backend> Round<'_, B> {
                     let mut list = sequence.lists.first(kv, token.index);
                     let slots = sequence.slots(layer);
                     let mut slots = slots.map(|(lists, rows)| lists.first(rows, token.index));
-                    let cache = sequence.recall.as_ref().and_then(|r| r.device_cache.as_ref());
-                    if let (LayerState::Recall(recall), Some(cache)) = (state, cache) {
+                    if let (LayerState::Recall(recall), Some(path)) = (state, &sequence.recall) {
                         let looked_up = slots.as_mut().unwrap_or(&mut list);
-                        looked_up.n_rows = cache.n_rows(recall.selection);
+                        if let Some(n_rows) = path.n_rows(recall.selection) {
+                            looked_up.n_rows = n_rows;
+                        }
                     }
                     if sequence.layers[layer].device.is_none()
                         && let Some(exact) = sequence.exact_list(layer, token.index)
@@ -378,7 +379,6 @@ impl<B: Backend> Round<'_, B> {
                         rounded.lists.push(std::mem::replace(&mut list, exact));
                     }
                     rounded.lists.extend(slots);
-                    rounded.lists.extend(sequence.resident_list(layer, token.index));
                     lists.push(list);
                 }
             }

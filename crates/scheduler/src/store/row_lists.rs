@@ -1,7 +1,7 @@
 //! The rows that each KV head attends in a step.
 
 use longview_core::HeadId;
-use longview_ops::{Backend, KvView, ListSpan, OpResult, ViewMut};
+use longview_ops::{Backend, KvView, ListSpan, OpResult, View, ViewMut};
 
 use super::upload_cache::UploadCache;
 
@@ -120,6 +120,12 @@ impl<B: Backend> RowLists<B> {
         self.first.rows.all_mut()
     }
 
+    /// The lists on the device with how many rows each has, to be added to.
+    pub fn rows_to_add_to(&mut self) -> (View<'_, B>, ViewMut<'_, B>) {
+        let ListBuffers { rows, n } = &mut self.first;
+        (n.all(), rows.all_mut())
+    }
+
     /// What the query at `q_index` attends first.
     pub fn first<'a>(&'a self, kv: KvView<'a, B>, q_index: usize) -> ListSpan<'a, B> {
         self.first.span(kv, q_index, self.stride)
@@ -133,7 +139,7 @@ impl<B: Backend> RowLists<B> {
 
 #[cfg(test)]
 mod tests {
-    use longview_ops::{ReferenceBackend, View};
+    use longview_ops::ReferenceBackend;
 
     use super::super::fixture::{floats, read_words};
     use super::*;
