@@ -1,7 +1,8 @@
 // rows[h] = starts[h, c] - first_row + 0, 1, ... below takes[h, i] for c = clusters[h, i], one i
-// after the other, behind the behind[h] entries that a list has, if it has any (null: none), and
-// n_rows[h] = how many with these, at most list_stride: the rows of a selection. starts is [Hkv, cluster_stride], clusters and takes [Hkv, max_selected], of which
-// n_selected[h] are in use, rows [Hkv, list_stride].
+// after the other, behind the behind[h] entries that a list has (null: none), and n_rows[h] = how
+// many with these, at most list_stride: the rows of a selection. starts is [Hkv, cluster_stride],
+// clusters and takes [Hkv, max_selected], of which n_selected[h] are in use, rows
+// [Hkv, list_stride].
 //
 // A block owns a head. It goes through the selection in tiles of as many clusters as it has
 // threads: a sum over the threads says where in the list each of them begins, then a thread finds

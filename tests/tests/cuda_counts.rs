@@ -235,8 +235,8 @@ fn a_layer_of_the_default_policy_waits_for_nobody() {
     assert!(many.submits < many.nodes, "most commands are nodes of a graph");
 }
 
-/// Where all rows lie on the device nothing is looked up or fetched: what is chosen is listed. Under
-/// the default policy the best tokens are compared again by their keys, which takes four nodes.
+/// Where all rows lie on the device nothing is looked up or fetched: what is chosen is listed.
+/// Under the default policy the best tokens are compared again by their keys: four nodes.
 #[test]
 fn a_layer_that_recalls_rows_of_the_device_fetches_nothing() {
     for (preset, n_nodes) in [(Preset::Clusterkv, 11.0), (Preset::Longview, 25.0)] {

@@ -111,8 +111,8 @@ impl EngineOptions {
     }
 }
 
-/// Where keys and values of layers that recall lie, on a device with memory of its own. The host has
-/// all of them in any case.
+/// Where keys and values of layers that recall lie, on a device with memory of its own. The host
+/// has all of them in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvResidency {
     /// On the host: the device fetches what a step recalls, and keeps what the last steps recalled.

@@ -42,9 +42,9 @@ pub(crate) fn plan<B: Backend>(
     })
 }
 
-/// The options with [`KvResidency::Auto`] decided: all rows go to a device of which it is known that
-/// three quarters of its memory hold them, for as many sessions as there may be in a step. Of a
-/// device that takes the host's memory half of it has to hold what lies there as well.
+/// The options with [`KvResidency::Auto`] decided: all rows go to a device of which it is known
+/// that three quarters of its memory hold them, for as many sessions as there may be in a step. Of
+/// a device that takes the host's memory half of it has to hold what lies there as well.
 pub(crate) fn settled<B: Backend>(
     backend: &B,
     folder: &ModelFolder,

@@ -129,6 +129,28 @@ fn a_token_waits_once_where_all_rows_lie_on_the_device() {
     }
 }
 
+/// A prompt whose rows stay on the device is read without carrying its past there again: rows come
+/// once more where clusters have put them into another order.
+#[test]
+fn a_prompt_is_read_where_its_rows_lie() {
+    let Some(gpu) = backends::wgpu() else { return };
+    // Everything is recalled, so both answer alike.
+    let mut policy = clusterkv(1024);
+    policy.cluster_segment = Some(64);
+    let run = |kv_residency| {
+        let mut engine = engine_with(Arc::clone(&gpu), 1024, &policy, kv_residency);
+        let mut session = engine.session(&policy).expect("a session");
+        let before = gpu.counters();
+        prefill(&mut engine, &mut session, 960);
+        let cost = gpu.counters().device.since(before.device);
+        (generate(&mut engine, &mut session, 16).expect("decode"), cost.bytes_up)
+    };
+    let ((streamed, many), (resident, few)) = (run(KvResidency::Host), run(KvResidency::Device));
+    println!("{few} bytes to the device, {many} streamed");
+    assert_eq!(resident, streamed);
+    assert!(2 * few < many, "{few} of {many} bytes");
+}
+
 /// Candidates come with the one read of a step, and are those of the whole vocabulary.
 #[test]
 fn a_drawn_token_costs_one_read_of_its_candidates() {

@@ -150,9 +150,9 @@ pub struct EngineArgs {
     )]
     pub recall: Recall,
 
-    /// Where keys and values of layers that recall lie, on a device with memory of its own: host: in
-    /// the host's memory, from which the device fetches what a step recalls; device: all of them on
-    /// the device as well, so that nothing is fetched; auto: device where its memory is known to
+    /// Where keys and values of layers that recall lie, for a device with memory of its own: host:
+    /// in the host's memory, from which the device fetches what a step recalls; device: all of them
+    /// on the device as well, so that nothing is fetched; auto: device where its memory is known to
     /// hold them with a quarter to spare, else host. Of f16, bf16 and f32 alone (--kv-type)
     /// [default: auto for `run`, else host].
     #[arg(long, value_name = "PLACE", value_parser = one_of(RESIDENCIES))]

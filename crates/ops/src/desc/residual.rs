@@ -70,7 +70,7 @@ pub struct ClusterRowsParams {
 }
 
 /// The rows of a selection, cluster after cluster in its order, each from its first row on, behind
-/// what a list has. A list that is full takes no more.
+/// what a list has. A full list takes no more.
 pub struct ClusterRows<'a, B: Storage> {
     /// Sizes.
     pub p: ClusterRowsParams,
@@ -82,8 +82,8 @@ pub struct ClusterRows<'a, B: Storage> {
     pub takes: View<'a, B>,
     /// U32 `[Hkv]`: clusters selected.
     pub n_selected: View<'a, B>,
-    /// U32 `[Hkv]`: entries that each list has and keeps, at most `list_stride`. `None`: lists begin
-    /// with the selection.
+    /// U32 `[Hkv]`: entries that each list has and keeps, at most `list_stride`. `None`: lists
+    /// begin with the selection.
     pub behind: Option<View<'a, B>>,
     /// U32 `[Hkv, list_stride]`; only entries of the selection are written.
     pub rows: ViewMut<'a, B>,

@@ -14,7 +14,7 @@ use crate::error::SchedulerError;
 use crate::eviction::RotatedSinks;
 use crate::index::{AddedQueries, DecodeStep};
 use crate::layout::{LayerMode, LayerTensors, Query, SelectionId};
-use crate::recall::{DeviceLookup, HostSelection, Lookup, RecallPath, Unread};
+use crate::recall::{HostSelection, Lookup, RecallPath, Unread};
 use crate::store::{DeviceRows, LayerRows, NewRows, ReadParts, scatter, scatter_twice};
 
 /// A decoded token in one layer.
@@ -31,6 +31,13 @@ pub(super) struct Recalling {
     selection: Selection,
     /// Whether this token's query makes the selection.
     is_new: bool,
+}
+
+impl Recalling {
+    /// The selection.
+    pub fn id(&self) -> SelectionId {
+        self.selection.id
+    }
 }
 
 /// A selection that a layer attends in this step.
@@ -515,59 +522,6 @@ impl Token {
         }
         let Some(dst) = layer.device_rows_mut() else { return Ok(()) };
         Ok(mover.load(&**backend, shape, &**store, self.layer, dst)?)
-    }
-
-    /// Lets the device find the rows of what it selected, and fetch those that it does not have.
-    pub fn look_up_on_device<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        recalling: &Recalling,
-    ) -> Result<(), SchedulerError> {
-        let selection = recalling.selection.id;
-        if sequence.layers[self.layer].resident.is_some() {
-            return Ok(sequence.list_resident(self.layer, selection)?);
-        }
-        let Sequence { backend, shape, store, layers, lists, coded, layout, .. } = sequence;
-        let Sequence { recall: path, stats, .. } = sequence;
-        lists.upload(&**backend)?;
-        let Some(RecallPath { selector, device_cache: Some(cache), .. }) = path else {
-            return Ok(());
-        };
-        let Layer { state, device, device_rows, slots, .. } = &mut layers[self.layer];
-        let LayerState::Recall(recall) = state else { return Ok(()) };
-        stats.attended_rows += lists.counts().iter().map(|n| u64::from(*n)).sum::<u64>();
-        // Slots of 8 bits are by themselves, with a list that recalled rows alone are in.
-        let lookup = match (coded, slots) {
-            (Some(coded), Some(slots)) => {
-                let Some(forms) = store.two_forms(self.layer) else { return Ok(()) };
-                DeviceLookup {
-                    selection,
-                    index: recall.selected_index(),
-                    selector,
-                    lists: &mut coded.lists,
-                    apart: lists.counts(),
-                    src: KvView::new(forms.rounded, shape.capacity),
-                    dst: slots.rows_mut(),
-                    first_slot_row: 0,
-                }
-            }
-            _ => {
-                let (Some(buffer), Some(src)) = (device, store.buffer(self.layer)) else {
-                    return Ok(());
-                };
-                DeviceLookup {
-                    selection,
-                    index: recall.selected_index(),
-                    selector,
-                    lists,
-                    apart: &[],
-                    src: KvView::new(src, shape.capacity),
-                    dst: DeviceRows { buffer, head_stride: *device_rows },
-                    first_slot_row: layout.first_slot_row(),
-                }
-            }
-        };
-        Ok(cache.run(&**backend, shape, lookup)?)
     }
 
     /// Counts what the host attends.

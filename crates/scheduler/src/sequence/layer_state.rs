@@ -4,7 +4,7 @@ use longview_core::LayerId;
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult};
 
 use super::coded_slots::Slots;
-use super::resident_rows::Stale;
+use super::stale_rows::Stale;
 use crate::eviction::Kept;
 use crate::index::{
     ClusterBounds, LayerIndex, LayerProjection, PART_CLUSTERS, PromptKeys, Recorded, group_clusters,

@@ -3,6 +3,7 @@
 
 mod coded_slots;
 mod decode;
+mod device_lookup;
 mod drafted;
 mod drawn;
 mod exact_rows;
@@ -35,6 +36,7 @@ mod segmented_rows;
 mod snapshot;
 mod sparse;
 mod sparse_means;
+mod stale_rows;
 mod step;
 mod token_index;
 mod token_order;

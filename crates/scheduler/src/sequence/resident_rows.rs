@@ -4,45 +4,16 @@
 //! The host store has all rows as well: it is what indexes are made of and files are written from.
 //! The device's rows have its order, so rows that an index has moved there are carried over again.
 
-use std::ops::Range;
-
 use longview_core::LayerId;
-use longview_ops::{Backend, OpResult};
+use longview_ops::Backend;
 
 use super::kv_sequence::Sequence;
 use super::options::{Placement, SequenceOptions};
+use super::stale_rows::Stale;
 use crate::error::SchedulerError;
-use crate::layout::{HostRows, KvShape, SelectionId};
+use crate::layout::{HostRows, KvShape};
 use crate::policy::{Policy, Residency};
-use crate::recall::{RecallMode, RecallPath};
-
-/// Rows on the device that are not what the host store has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stale {
-    start: usize,
-    end: usize,
-}
-
-impl Stale {
-    /// Every row: the device's memory is fresh.
-    pub const ALL: Self = Self { start: 0, end: usize::MAX };
-    const NONE: Self = Self { start: 0, end: 0 };
-
-    /// Adds rows, and those that lie between.
-    pub fn add(&mut self, rows: Range<usize>) {
-        if *self == Self::NONE {
-            *self = Self { start: rows.start, end: rows.end };
-        } else if !rows.is_empty() {
-            self.start = self.start.min(rows.start);
-            self.end = self.end.max(rows.end);
-        }
-    }
-
-    /// Those of the first `n` rows; later ones are written on the device before they are read.
-    fn among(self, n: usize) -> Range<usize> {
-        self.start.min(n)..self.end.min(n)
-    }
-}
+use crate::recall::RecallMode;
 
 /// Whether layers that recall have all their rows on the device. One list names the rows of one
 /// buffer, so those of a layer have to fit into one.
@@ -76,17 +47,6 @@ impl<B: Backend> Sequence<B> {
         self.load_rows(layer, stale.among(self.n_tokens))?;
         self.layers[layer].resident = Some(Stale::NONE);
         Ok(())
-    }
-
-    /// Lets the device add the rows that a selection names to those that are attended anyway.
-    pub(super) fn list_resident(&mut self, layer: LayerId, selection: SelectionId) -> OpResult<()> {
-        let Self { backend, layers, lists, recall: path, .. } = self;
-        lists.upload(&**backend)?;
-        let Some(RecallPath { selector, resident: Some(resident), .. }) = path else {
-            return Ok(());
-        };
-        let Some(recall) = layers[layer].recall() else { return Ok(()) };
-        resident.add(&**backend, lists, recall.selected_index(), (selector, selection))
     }
 }
 
@@ -122,21 +82,6 @@ mod tests {
                 assert_eq!(rows[..n * 8], want.collect::<Vec<f32>>(), "layer {layer}, {head:?}");
             }
         }
-    }
-
-    #[test]
-    fn stale_rows_are_those_from_the_first_to_the_last() {
-        let mut stale = Stale::ALL;
-        assert_eq!(stale.among(7), 0..7);
-        stale.add(3..5);
-        assert_eq!(stale, Stale::ALL);
-        stale = Stale::NONE;
-        assert!(stale.among(7).is_empty());
-        stale.add(3..5);
-        assert_eq!((stale.among(7), stale.among(4), stale.among(2)), (3..5, 3..4, 2..2));
-        stale.add(8..9);
-        stale.add(1..1);
-        assert_eq!(stale.among(20), 3..9);
     }
 
     #[test]

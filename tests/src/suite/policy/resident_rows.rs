@@ -58,8 +58,8 @@ pub fn rows_on_the_device_are_attended_where_they_lie<B: Probe>(backend: &Arc<B>
     assert!(n_resident > 10 && n_others > 5, "{n_resident} and {n_others}");
 }
 
-/// Without a second comparison the choice is that of rows which are fetched, and so is attention, to
-/// the bit.
+/// Without a second comparison the choice is that of rows which are fetched, and so is attention,
+/// to the bit.
 pub fn rows_on_the_device_are_those_that_would_be_fetched<B: Probe>(backend: &Arc<B>) {
     for policy in [clusterkv(96), longview(0)] {
         let shape = small_shape(1400);
