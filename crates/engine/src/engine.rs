@@ -17,7 +17,7 @@ use crate::error::EngineError;
 use crate::fit::Fit;
 use crate::home::Home;
 use crate::memory::{Memory, MemoryPlan};
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, KvResidency};
 use crate::output::Choices;
 use crate::plan::{plan, settled, shape_of, step_size};
 use crate::policy::resolve_policy;
@@ -233,6 +233,13 @@ impl<B: Backend> Engine<B> {
     /// How the engine was set up.
     pub fn options(&self) -> &EngineOptions {
         &self.options
+    }
+
+    /// Where rows of sessions lie that are made from now on, and of those whose policy changes:
+    /// [`KvResidency::Host`] or [`KvResidency::Device`]. (`Auto` is decided at load; here it is
+    /// `Host`.)
+    pub fn set_kv_residency(&mut self, kv_residency: KvResidency) {
+        self.options.kv_residency = kv_residency;
     }
 
     /// The tokenizer, if the model came with one.

@@ -187,6 +187,18 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
+    /// [`Session::set_policy`], and [`Sequence::set_policy_and_residency`].
+    pub(crate) async fn set_policy_and_residency(
+        &mut self,
+        options: &PolicyOptions,
+        resident_rows: bool,
+    ) -> Result<(), EngineError> {
+        let (options, policy) = self.other_policy(options).await?;
+        self.sequence.set_policy_and_residency(policy, resident_rows).await?;
+        self.options = options;
+        Ok(())
+    }
+
     /// [`Sequence::begin_policy`].
     ///
     /// # Errors

@@ -266,7 +266,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Changes a session's policy without a second prefill: [`Session::set_policy`], also after the
-    /// device was lost.
+    /// device was lost. Its rows lie where the engine's options say now.
     ///
     /// # Errors
     /// As [`Session::set_policy`], or if the device cannot be opened again.
@@ -277,7 +277,8 @@ impl<B: Backend> Engine<B> {
     ) -> Result<(), EngineError> {
         self.revive().await?;
         session.restore_on(&self.backend).await?;
-        session.set_policy(options).await
+        let resident_rows = self.layout().resident_rows;
+        session.set_policy_and_residency(options, resident_rows).await
     }
 
     /// [`Engine::set_policy`] of a session whose prompt goes on, in pieces: the index of what is

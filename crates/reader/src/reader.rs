@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use longview_core::{HeadId, LayerId, RangeSource};
 use longview_engine::{
-    Engine, EngineError, EngineOptions, Progress, Sampler, SamplingParams, Session, SessionStep,
+    Engine, EngineError, EngineOptions, KvResidency, Progress, Sampler, SamplingParams, Session,
+    SessionStep,
 };
 use longview_model::document::common_prefix;
 use longview_model::folder::ModelFolder;
@@ -170,6 +171,8 @@ struct Document<B: Backend> {
     pieces: Option<TextPieces>,
     session: Session<B>,
     policy: PolicyOptions,
+    /// Where the rows were put when it got this policy.
+    kv_residency: KvResidency,
     /// Time of the calls that read it.
     reading: Duration,
 }
@@ -180,6 +183,8 @@ pub struct Reader<B: Backend> {
     document: Option<Document<B>>,
     /// Bytes of keys, values and index that may be on the device.
     limit: Option<u64>,
+    /// Whether all rows are to lie on the device where the limit allows it.
+    prefers_device: bool,
 }
 
 /// What the steps of an answer are counted from.
@@ -206,7 +211,8 @@ impl<B: Backend> Reader<B> {
         folder.tokenizer()?;
         let policy = PolicyOptions::new(longview_scheduler::Preset::DEFAULT);
         let engine = Engine::load_with(backend, folder, options, &policy, progress)?;
-        let mut reader = Self { engine, document: None, limit: None };
+        let prefers_device = engine.options().kv_residency == KvResidency::Device;
+        let mut reader = Self { engine, document: None, limit: None, prefers_device };
         reader.wait().await?;
         Ok(reader)
     }
@@ -226,7 +232,8 @@ impl<B: Backend> Reader<B> {
     }
 
     /// Allows keys, values and index that many bytes on the device, or any number. Policies that
-    /// recall then keep what was recalled on the device for as many steps as there is room for.
+    /// recall then have all rows there, if the model was loaded so and there is room, or else keep
+    /// what was recalled there for as many steps as there is room for.
     pub fn limit_device_bytes(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
@@ -278,7 +285,8 @@ impl<B: Backend> Reader<B> {
         self.document = None;
         self.engine.revive().await?;
         let session = self.engine.session(&fitted)?;
-        self.document = Some(Document::new(text, ids, session, fitted));
+        let kv_residency = self.engine.options().kv_residency;
+        self.document = Some(Document::new(text, ids, session, (fitted, kv_residency)));
         Ok(())
     }
 
@@ -430,7 +438,8 @@ impl<B: Backend> Reader<B> {
         if session.n_tokens() > tokens {
             session.truncate(tokens).await?;
         }
-        self.document = Some(Document::new(text, ids, session, fitted));
+        let kv_residency = self.engine.options().kv_residency;
+        self.document = Some(Document::new(text, ids, session, (fitted, kv_residency)));
         let seconds = self.engine.backend().now().saturating_sub(begin).as_secs_f64();
         Ok(ReadState { tokens, total, complete: tokens == total, seconds })
     }
@@ -469,9 +478,10 @@ impl<B: Backend> Reader<B> {
         {
             return Err(ReaderError::NoSuchHead { layer, head, n_layers, n_kv_heads: n_heads });
         }
-        if document.policy != fitted {
+        let kv_residency = engine.options().kv_residency;
+        if document.policy != fitted || document.kv_residency != kv_residency {
             engine.set_policy(&mut document.session, &fitted).await?;
-            document.policy = fitted;
+            (document.policy, document.kv_residency) = (fitted, kv_residency);
         }
         document.session.look_at(question.map);
         let answer = document.answer(engine, question, &ids, step).await;
@@ -484,9 +494,19 @@ impl<B: Backend> Reader<B> {
         Ok(answer)
     }
 
-    /// The policy with as long a cache as the limit allows.
-    fn fitted(&self, policy: &PolicyOptions) -> Result<PolicyOptions, ReaderError> {
+    /// The policy with as much on the device as the limit allows: all rows, where the reader
+    /// prefers that, or as long a cache. Rows of sessions that are made next lie there.
+    fn fitted(&mut self, policy: &PolicyOptions) -> Result<PolicyOptions, ReaderError> {
+        if self.prefers_device {
+            self.engine.set_kv_residency(KvResidency::Device);
+        }
         let Some(limit) = self.limit else { return Ok(policy.clone()) };
+        if self.prefers_device {
+            if self.engine.kv_plan(policy)?.device_kv_bytes() <= limit {
+                return Ok(policy.clone());
+            }
+            self.engine.set_kv_residency(KvResidency::Host);
+        }
         let mut fitted = policy.clone();
         let may_vary = fitted.preset.info().options.contains(&"cache-steps");
         let steps = match fitted.cache_steps {
@@ -516,9 +536,14 @@ fn is_of_it(common: usize, saved: usize, total: usize) -> Result<(), ReaderError
 }
 
 impl<B: Backend> Document<B> {
-    fn new(text: &str, ids: Vec<u32>, session: Session<B>, policy: PolicyOptions) -> Self {
-        let text = text.to_owned();
-        Self { text, ids, pieces: None, session, policy, reading: Duration::ZERO }
+    fn new(
+        text: &str,
+        ids: Vec<u32>,
+        session: Session<B>,
+        (policy, kv_residency): (PolicyOptions, KvResidency),
+    ) -> Self {
+        let (text, reading) = (text.to_owned(), Duration::ZERO);
+        Self { text, ids, pieces: None, session, policy, kv_residency, reading }
     }
 
     fn state(&self) -> ReadState {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use longview_core::{HeadId, LayerId};
 use longview_cpu::{CpuBackend, CpuOptions};
-use longview_engine::EngineOptions;
+use longview_engine::{EngineOptions, KvResidency};
 use longview_model::folder::ModelFolder;
 use longview_reader::{Answer, Finish, Question, Reader, Step};
 use longview_scheduler::{
@@ -33,6 +33,10 @@ fn document() -> String {
 }
 
 fn reader() -> Reader<CpuBackend> {
+    reader_with(KvResidency::Host)
+}
+
+fn reader_with(kv_residency: KvResidency) -> Reader<CpuBackend> {
     let backend = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/needle");
     let options = EngineOptions {
@@ -41,6 +45,7 @@ fn reader() -> Reader<CpuBackend> {
         simulate_device: true,
         overlap: false,
         host_store: HostStoreKind::Plain,
+        kv_residency,
         ..EngineOptions::default()
     };
     let folder = ModelFolder::open(&path).unwrap();
@@ -266,6 +271,33 @@ fn a_limit_bounds_the_cache_and_refuses_what_cannot_fit() {
     assert_eq!(error.code(), "out-of-memory");
     let message = error.to_string();
     assert!(message.contains("choose a policy that recalls"), "{message}");
+}
+
+/// All rows are on the device while the limit allows it, without another reading.
+#[test]
+fn all_rows_stay_on_the_device_up_to_the_limit() {
+    let on_host = {
+        let mut reader = reader();
+        read_all(&mut reader, &clusterkv());
+        ask(&mut reader, &question(0, &clusterkv()))
+    };
+    let mut reader = reader_with(KvResidency::Device);
+    read_all(&mut reader, &clusterkv());
+    let same = |answer: &Answer| {
+        // Sums over rows that lie elsewhere are made in another order.
+        assert_eq!((&answer.text, top(answer)), (&on_host.text, top(&on_host)));
+        answer.hit_rate.is_some()
+    };
+    assert!(!same(&ask(&mut reader, &question(0, &clusterkv()))), "nothing is looked up");
+    let all = reader.memory().device_bytes;
+    reader.limit_device_bytes(Some(all - 1));
+    assert!(same(&ask(&mut reader, &question(0, &clusterkv()))), "what is missing is fetched");
+    assert!(reader.memory().device_bytes < all);
+    reader.limit_device_bytes(Some(2 * all));
+    assert!(!same(&ask(&mut reader, &question(0, &clusterkv()))));
+    reader.limit_device_bytes(None);
+    assert!(!same(&ask(&mut reader, &question(0, &clusterkv()))));
+    assert_eq!(reader.memory().device_bytes, all);
 }
 
 #[test]

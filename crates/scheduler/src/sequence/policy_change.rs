@@ -51,6 +51,25 @@ impl<B: Backend> Sequence<B> {
         result
     }
 
+    /// [`Sequence::set_policy`], with all rows of layers that recall on the device from then on, or
+    /// not ([`SequenceOptions::resident_rows`](super::SequenceOptions)).
+    ///
+    /// # Errors
+    /// As there, and where nothing may be resident: steps that recall ahead.
+    pub async fn set_policy_and_residency(
+        &mut self,
+        policy: Policy,
+        resident_rows: bool,
+    ) -> Result<(), SchedulerError> {
+        let before = self.options;
+        self.options.resident_rows = resident_rows;
+        if let Err(error) = self.options.check() {
+            self.options = before;
+            return Err(error);
+        }
+        self.set_policy(policy).await
+    }
+
     /// [`Sequence::set_policy`] of a prompt that goes on, in pieces: the order of rows and the
     /// index are left for [`Sequence::finish_prefill_piece`], which has to be called until it is
     /// done before more is read. Until then [`Sequence::is_behind`].

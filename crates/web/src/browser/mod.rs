@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use js_sys::Function;
 use longview_core::{HeadId, LayerId};
-use longview_engine::{EngineOptions, Progress};
+use longview_engine::{Engine, EngineOptions, KvResidency, Progress};
 use longview_model::folder::ModelFolder;
 use longview_reader::{Memory, Question, Reader, Step};
-use longview_scheduler::{HostStoreKind, OPTIONS, Preset};
+use longview_scheduler::{HostStoreKind, OPTIONS, PolicyOptions, Preset};
 use longview_wgpu::WgpuBackend;
 use wasm_bindgen::prelude::*;
 
@@ -32,6 +32,10 @@ pub use self::parity::Parity;
 
 /// Prompt tokens computed at a time: a stop is heard after each chunk.
 const CHUNK: usize = 256;
+
+/// Bytes of keys, values and index up to which all of them are on the device, where a step waits
+/// for it once and not once a layer. No browser tells what memory there is.
+const MOST_RESIDENT: u64 = 1 << 30;
 
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = include_str!("types.ts");
@@ -160,10 +164,15 @@ impl Runtime {
             chunk_size: CHUNK,
             overlap: false,
             host_store: HostStoreKind::Elsewhere(array_bytes::array_buffer),
+            kv_residency: KvResidency::Device,
             ..EngineOptions::default()
         };
         let wrong = |e| coded("bad-model", &format!("{e}"));
         let folder = ModelFolder::from_files(&files).map_err(wrong)?;
+        let plan = Engine::plan(&*backend, &folder, &options, &PolicyOptions::new(Preset::DEFAULT));
+        let fits = plan.is_ok_and(|plan| plan.kv.device_kv_bytes() <= MOST_RESIDENT);
+        let kv_residency = if fits { KvResidency::Device } else { KvResidency::Host };
+        let options = EngineOptions { kv_residency, ..options };
         let mut report = ModelReport::new(&files.name, &folder, context);
         let mut heard = |done: u64, total: u64| {
             // What the page does with it is its own business.
