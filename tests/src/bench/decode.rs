@@ -15,7 +15,7 @@ use longview_core::quant::QuantType;
 use longview_core::{DType, LayerId, SplitMix64};
 use longview_cpu::CpuBackend;
 use longview_cuda::CudaBackend;
-use longview_engine::{Engine, EngineOptions, Session, SessionStep};
+use longview_engine::{Engine, EngineOptions, KvResidency, Session, SessionStep};
 use longview_model::folder::ModelFolder;
 use longview_ops::{Backend, OpError, View, ViewMut};
 use longview_scheduler::{
@@ -32,8 +32,8 @@ use super::request::{Device, Request};
 
 /// What can be asked for.
 pub const USAGE: &str = "[attention] [qwen] [million] [llama] [prefill] [--layers N] [--weights \
-                         QUANTISED] [--kv-type f16|q8] [--chunk-size N] [--repeat N] [--policy \
-                         clusterkv|full] [--device cpu|wgpu|cuda] [options of the device]";
+                         QUANTISED] [--kv-type f16|q8] [--kv-residency host|device] \
+                         [--chunk-size N] [--repeat N] [--policy clusterkv|full] [--device cpu|wgpu|cuda] [options of the device]";
 
 /// Parts by name; without any all but the last two: the one takes 50 GB of host memory, the other
 /// is about prompts.
@@ -57,6 +57,8 @@ struct Stored {
     weights: Option<QuantType>,
     /// Rows of 8 bits; f16 without.
     is_kv8: bool,
+    /// Where rows of layers that recall lie.
+    kv_residency: KvResidency,
     /// Prompt tokens computed at a time.
     chunk: Option<usize>,
     /// How often a decoded token comes in a row; once without. Queries of random weights have
@@ -73,8 +75,15 @@ impl Stored {
         let (mut stored, mut rest) = (Self::default(), Vec::new());
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
-            let known =
-                ["--layers", "--weights", "--kv-type", "--chunk-size", "--repeat", "--policy"];
+            let known = [
+                "--layers",
+                "--weights",
+                "--kv-type",
+                "--kv-residency",
+                "--chunk-size",
+                "--repeat",
+                "--policy",
+            ];
             if !known.contains(&arg.as_str()) {
                 rest.push(arg);
                 continue;
@@ -88,6 +97,9 @@ impl Stored {
                 ("--policy", other) => bail!("--policy {other}: use clusterkv or full"),
                 ("--repeat", n) => stored.repeat = Some(n.parse().context("--repeat")?),
                 ("--chunk-size", n) => stored.chunk = Some(n.parse().context("--chunk-size")?),
+                ("--kv-residency", "host") => stored.kv_residency = KvResidency::Host,
+                ("--kv-residency", "device") => stored.kv_residency = KvResidency::Device,
+                ("--kv-residency", other) => bail!("--kv-residency {other}: use host or device"),
                 (_, "f16") => stored.is_kv8 = false,
                 (_, "q8") => stored.is_kv8 = true,
                 (_, other) => bail!("--kv-type {other}: use f16 or q8"),
@@ -115,13 +127,21 @@ impl Stored {
         let defaults = EngineOptions::default();
         let kv_dtype = if self.is_kv8 { DType::Q8 } else { defaults.kv_dtype };
         let chunk_size = self.chunk.unwrap_or(defaults.chunk_size);
-        EngineOptions { ctx_size, kv_dtype, chunk_size, ..defaults }
+        EngineOptions {
+            ctx_size,
+            kv_dtype,
+            chunk_size,
+            kv_residency: self.kv_residency,
+            ..defaults
+        }
     }
 
     /// In words.
     fn words(&self) -> String {
         let weights = self.weights.map_or("bf16", QuantType::name);
-        format!("{weights} weights, {} rows", if self.is_kv8 { "q8" } else { "f16" })
+        let rows = if self.is_kv8 { "q8" } else { "f16" };
+        let all = if self.kv_residency == KvResidency::Device { ", all on the device" } else { "" };
+        format!("{weights} weights, {rows} rows{all}")
     }
 }
 

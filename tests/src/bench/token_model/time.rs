@@ -44,7 +44,7 @@ impl Parts {
             }
             _ if begins(&["attend_list", "lse_merge"]) => &mut self.attention,
             _ if begins(&["centroid", "select_clusters"]) => &mut self.index,
-            _ if begins(&["look_up_rows"]) => &mut self.look_up,
+            _ if begins(&["look_up_rows", "cluster_rows"]) => &mut self.look_up,
             _ if begins(&["kv_gather"]) => &mut self.fetch,
             _ => &mut self.rest,
         }

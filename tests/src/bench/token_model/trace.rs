@@ -12,7 +12,7 @@ use longview_core::DType;
 use longview_core::quant::QuantType;
 use longview_cuda::CudaBackend;
 use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions, Given};
-use longview_engine::{Engine, EngineOptions, GenerationParams, Session};
+use longview_engine::{Engine, EngineOptions, GenerationParams, KvResidency, Session};
 use longview_model::folder::ModelFolder;
 use longview_scheduler::{LayerMode, PolicyOptions};
 use pollster::block_on;
@@ -38,6 +38,8 @@ pub struct Setup {
     pub quantised: Option<QuantType>,
     /// Of rows in the host store.
     pub kv_dtype: DType,
+    /// Where rows of layers that recall lie.
+    pub kv_residency: KvResidency,
     /// Tokens that are read before.
     pub context: usize,
     /// Tokens read at a time, and rows of a tile of the past.
@@ -120,6 +122,7 @@ impl Traces {
             chunk_size: setup.chunk,
             tile_rows: 4 * setup.chunk,
             kv_dtype: setup.kv_dtype,
+            kv_residency: setup.kv_residency,
             ..EngineOptions::default()
         };
         let mut engine = Engine::load(Arc::clone(&backend), folder, options, &setup.policy)?;
@@ -181,15 +184,15 @@ impl Trace {
         self.launches.iter().map(file).collect()
     }
 
-    /// The commands of a layer that recalls: from a lookup to the next, so that what only the first
-    /// of them is told does not count.
+    /// The commands of a layer that recalls: from where its rows are looked up or listed to the
+    /// next, so that what only the first of them is told does not count.
     ///
     /// # Errors
     /// If fewer than two layers recall.
     pub fn recalling_layer(&self) -> Result<&[Launch]> {
         let places = self.launches.iter().enumerate();
-        let places =
-            places.filter(|(_, launch)| launch.name.starts_with("look_up_rows")).map(|(i, _)| i);
+        let looks_up = |name: &str| name.starts_with("look_up_rows") || name == "cluster_rows";
+        let places = places.filter(|(_, launch)| looks_up(launch.name)).map(|(i, _)| i);
         let places: Vec<usize> = places.collect();
         let [.., before, last] = places[..] else {
             bail!("{} layers recall: two are needed to tell one from the other", places.len());

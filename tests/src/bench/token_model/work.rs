@@ -247,6 +247,12 @@ fn work(name: &str, a: &Args<'_>, s: &Sizes) -> Work {
             Work { chain: 1.0 + loads + SHARED_STEP * steps, ..streamed(0.0, 64.0) }
         }
         "look_up_rows" | "look_up_rows_large" => work_of_look_up(name, a, s),
+        "cluster_rows" => {
+            // The number of clusters, these, and their starts and takes; then a sum over the
+            // threads, and for each of a thread's rows ten steps that look for its cluster.
+            let rows = (s.budget / f64::from(a.kernel.facts().threads)).ceil();
+            Work { chain: 3.0 + SHARED_STEP * (12.0 + 10.0 * rows), ..streamed(0.0, 16.0) }
+        }
         _ if name.starts_with("kv_gather") => {
             let unit = name.rsplit('_').next().and_then(|unit| unit.parse().ok()).unwrap_or(0.0);
             let row = a.n("row_units") * unit;
