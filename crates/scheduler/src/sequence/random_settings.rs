@@ -103,7 +103,7 @@ fn shape(capacity: usize) -> KvShape {
     }
 }
 
-fn layouts() -> [SequenceOptions; 3] {
+fn layouts() -> [SequenceOptions; 4] {
     let of = |placement, store, device_cache| SequenceOptions {
         placement,
         store,
@@ -117,6 +117,10 @@ fn layouts() -> [SequenceOptions; 3] {
         of(Placement::InPlace, HostStoreKind::Auto, false),
         of(Placement::Device, HostStoreKind::Plain, false),
         of(Placement::Device, HostStoreKind::Auto, true),
+        SequenceOptions {
+            resident_rows: true,
+            ..of(Placement::Device, HostStoreKind::Plain, false)
+        },
     ]
 }
 
@@ -274,7 +278,7 @@ fn run_settings(n: usize, most: usize) {
             let mut options = setting.options();
             let policy = settled(&setting, &mut options);
             let run = || {
-                let mut runner = Runner::new(policy, setting.context, layouts()[i % 3]);
+                let mut runner = Runner::new(policy, setting.context, layouts()[i % 4]);
                 runner.prefill(n_prompt);
                 for _ in 0..n_steps.min(setting.context - n_prompt) {
                     runner.step(1, SpanMode::Policy);
@@ -282,7 +286,7 @@ fn run_settings(n: usize, most: usize) {
                 }
             };
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-            let of = [i % 3, setting.context, n_prompt, n_steps];
+            let of = [i % 4, setting.context, n_prompt, n_steps];
             assert!(result.is_ok(), "{name}, {of:?}:\n{}", options.text());
         }
     }

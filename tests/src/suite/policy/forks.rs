@@ -17,14 +17,14 @@ use crate::sim::{Sim, small_shape};
 
 const PROMPT: usize = 150;
 
-/// Rows in place where the device may read them so, in buffers of its own, and there with a host
-/// store that it does not read.
+/// Rows in place where the device may read them so, in buffers of its own, there with a host store
+/// that it does not read, and all of them there.
 fn layouts<B: Backend>(backend: &B) -> Vec<SequenceOptions> {
     // As the engine has it: what a recalled row is does not depend on when it was cached.
     let eight_bit_slots = backend.capabilities().kv_dtypes.contains(&DType::Q8);
     let device = SequenceOptions { eight_bit_slots, ..options(Placement::Device) };
     let plain = SequenceOptions { store: HostStoreKind::Plain, ..device };
-    let mut layouts = vec![device, plain];
+    let mut layouts = vec![device, plain, SequenceOptions { resident_rows: true, ..plain }];
     if backend.capabilities().unified_memory {
         layouts.push(options(Placement::InPlace));
     }
