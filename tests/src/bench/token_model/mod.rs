@@ -65,7 +65,7 @@ impl Stored {
 const STORED: [Stored; 4] = [
     Stored::new("bf16, f16 rows", None, DType::F16),
     Stored::new("Q4_K, f16 rows", Some(QuantType::Q4K), DType::F16),
-    Stored::new("Q4_K, f16 rows there", Some(QuantType::Q4K), DType::F16).resident(),
+    Stored::new("Q4_K, f16 on device", Some(QuantType::Q4K), DType::F16).resident(),
     Stored::new("Q4_K, q8 rows", Some(QuantType::Q4K), DType::Q8),
 ];
 
