@@ -121,8 +121,8 @@ pub enum KvResidency {
     /// All of them on the device too: nothing is fetched.
     Device,
     /// [`KvResidency::Device`] where the device is known to have memory for it, else
-    /// [`KvResidency::Host`]. Decided when the model is loaded, for one session of the policy that
-    /// it is loaded with.
+    /// [`KvResidency::Host`]. Decided when the model is loaded, for the policy that it is loaded
+    /// with and as many sessions as there may be in a step.
     Auto,
 }
 

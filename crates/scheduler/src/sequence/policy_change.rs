@@ -10,6 +10,7 @@ use super::coded_slots::{CodedSlots, n_coded_slots};
 use super::exact_rows::has_device_rows;
 use super::kv_sequence::{Readiness, Sequence};
 use super::layer_state::{Indexes, Layer, LayerSetup};
+use super::options::SequenceOptions;
 use super::resident_rows::has_resident_rows;
 use super::sparse_means;
 use crate::error::SchedulerError;
@@ -42,17 +43,11 @@ impl<B: Backend> Sequence<B> {
     /// What the new policy needs and cannot have: statistics, exact recall, memory, a device. The
     /// one before stays in force then.
     pub async fn set_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
-        let before = self.policy.clone();
-        self.begin_policy(policy).await?;
-        let result = self.finish_prefill().await;
-        if result.is_err() {
-            self.go_back_to(before).await;
-        }
-        result
+        self.set_policy_and_residency(policy, self.options.resident_rows).await
     }
 
     /// [`Sequence::set_policy`], with all rows of layers that recall on the device from then on, or
-    /// not ([`SequenceOptions::resident_rows`](super::SequenceOptions)).
+    /// not ([`SequenceOptions::resident_rows`]).
     ///
     /// # Errors
     /// As there, and where nothing may be resident: steps that recall ahead.
@@ -61,13 +56,13 @@ impl<B: Backend> Sequence<B> {
         policy: Policy,
         resident_rows: bool,
     ) -> Result<(), SchedulerError> {
-        let before = self.options;
-        self.options.resident_rows = resident_rows;
-        if let Err(error) = self.options.check() {
-            self.options = before;
-            return Err(error);
+        let before = (self.policy.clone(), self.options.resident_rows);
+        self.begin_change(policy, resident_rows).await?;
+        let result = self.finish_prefill().await;
+        if result.is_err() {
+            self.go_back_to(before).await;
         }
-        self.set_policy(policy).await
+        result
     }
 
     /// [`Sequence::set_policy`] of a prompt that goes on, in pieces: the order of rows and the
@@ -78,11 +73,22 @@ impl<B: Backend> Sequence<B> {
     /// As there. What shows only as the index is made is an error of its pieces, and the new policy
     /// stays in force.
     pub async fn begin_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
+        self.begin_change(policy, self.options.resident_rows).await
+    }
+
+    /// Nothing changes where something is refused.
+    async fn begin_change(
+        &mut self,
+        policy: Policy,
+        resident_rows: bool,
+    ) -> Result<(), SchedulerError> {
+        SequenceOptions { resident_rows, ..self.options }.check()?;
         self.check_recall(&policy)?;
         sparse_means::check(&policy, &self.options)?;
         self.check_statistics(&policy)?;
         self.bring_rows().await?;
-        let before = std::mem::replace(&mut self.policy, policy);
+        let resident_before = std::mem::replace(&mut self.options.resident_rows, resident_rows);
+        let before = (std::mem::replace(&mut self.policy, policy), resident_before);
         let result = self.begin_rebuild().await;
         if result.is_err() {
             self.go_back_to(before).await;
@@ -92,8 +98,8 @@ impl<B: Backend> Sequence<B> {
         result
     }
 
-    async fn go_back_to(&mut self, before: Policy) {
-        self.policy = before;
+    async fn go_back_to(&mut self, before: (Policy, bool)) {
+        (self.policy, self.options.resident_rows) = before;
         // If the device is lost this fails too, and is done when there is another.
         self.rebuild().await.ok();
     }
@@ -375,7 +381,7 @@ mod tests {
         TestSequence, blocks, check_rows, clusters, end_in_pieces, full, heavy_hitters, host_rows,
         in_place, indexes, made, on_device, options, policy, prefilled, shape, streaming,
     };
-    use super::super::options::{HostStoreKind, Placement, SequenceOptions};
+    use super::super::options::{HostStoreKind, Placement};
     use super::*;
     use crate::policy::{AttentionBound, Importance, Preset};
     use crate::store::fixture::row;

@@ -55,7 +55,7 @@ mod tests {
     use longview_core::HeadId;
 
     use super::super::fixture::{
-        TestSequence, check_rows, clusters, full, inject, made, on_device, shape,
+        TestSequence, check_rows, clusters, full, heavy_hitters, inject, made, on_device, shape,
     };
     use super::super::options::HostStoreKind;
     use super::*;
@@ -130,6 +130,31 @@ mod tests {
             assert!(sequence.has_resident_rows());
             check_rows(&sequence);
             check_device(&sequence);
+        }
+    }
+
+    /// Rows go to the device and back with the policy; what is refused changes neither.
+    #[test]
+    fn a_refused_policy_leaves_rows_where_they_lie() {
+        for before in [false, true] {
+            let mut sequence = resident(clusters(), HostStoreKind::Plain);
+            sequence = if before { sequence } else { on_device(clusters(), HostStoreKind::Plain) };
+            inject(&mut sequence, 20);
+            pollster::block_on(sequence.finish_prefill()).unwrap();
+            let layers = |sequence: &TestSequence| {
+                let resident = sequence.layers.iter().filter(|layer| layer.resident.is_some());
+                (sequence.has_resident_rows(), resident.count() > 0)
+            };
+            let refused = sequence.set_policy_and_residency(heavy_hitters(), !before);
+            pollster::block_on(refused).unwrap_err();
+            assert_eq!(layers(&sequence), (before, before));
+            let changed = sequence.set_policy_and_residency(clusters(), !before);
+            pollster::block_on(changed).unwrap();
+            assert_eq!(layers(&sequence), (!before, !before));
+            check_rows(&sequence);
+            if !before {
+                check_device(&sequence);
+            }
         }
     }
 
