@@ -52,6 +52,8 @@ pub(crate) struct DeviceCache<B: Backend> {
 /// One layer's part of a step.
 pub(crate) struct DeviceLookup<'a, B: Backend> {
     pub selection: SelectionId,
+    /// The layer's own one, which is another where it attends what a layer before has selected.
+    pub own: SelectionId,
     pub index: &'a LayerIndex<B>,
     pub selector: &'a Selector<B>,
     /// The rows to attend, to which the recalled ones are added.
@@ -110,11 +112,11 @@ impl<B: Backend> DeviceCache<B> {
     /// Adds the chosen rows to the lists and fetches those that are missing.
     pub fn run(&mut self, backend: &B, shape: &KvShape, r: DeviceLookup<'_, B>) -> OpResult<()> {
         if self.is_off {
-            self.forget(backend, r.selection)?;
+            self.forget(backend, r.own)?;
         }
-        let (h, counts_at) = (self.n_heads, r.selection.0 * COUNTS * self.n_heads);
-        self.put_listed(backend, r.selection, r.lists.counts())?;
-        self.apart[r.selection.0 * h..][..r.apart.len()].copy_from_slice(r.apart);
+        let (h, counts_at) = (self.n_heads, r.own.0 * COUNTS * self.n_heads);
+        self.put_listed(backend, r.own, r.lists.counts())?;
+        self.apart[r.own.0 * h..][..r.apart.len()].copy_from_slice(r.apart);
         let [clusters, takes, n_selected] = r.selector.selection(r.selection);
         backend.look_up_rows(LookUpRows {
             p: LookUpRowsParams {
@@ -131,12 +133,12 @@ impl<B: Backend> DeviceCache<B> {
             clusters,
             takes,
             n_selected,
-            state: ViewMut::all(&mut self.states[r.selection.0]),
+            state: ViewMut::all(&mut self.states[r.own.0]),
             rows: r.lists.rows_mut(),
             moves: ViewMut::all(&mut self.moves),
             counts: ViewMut::part(&mut self.counts, counts_at, COUNTS * h),
         })?;
-        self.is_listed[r.selection.0] = false;
+        self.is_listed[r.own.0] = false;
         let n_moves = h * self.move_stride;
         backend.kv_gather(KvGather {
             p: KvGatherParams {
@@ -290,6 +292,7 @@ mod tests {
             lists.upload(device).unwrap();
             let lookup = DeviceLookup {
                 selection: SELECTION,
+                own: SELECTION,
                 index,
                 selector: &selector,
                 lists: &mut *lists,

@@ -40,13 +40,14 @@ impl<B: Backend> ResidentLists<B> {
         })
     }
 
-    /// Adds the rows of a selection among the units of `index` to the lists on the device.
+    /// Adds the rows of a selection among the units of `index` to the lists on the device. `own` is
+    /// the layer's own selection, which is another where a layer before has selected for it.
     pub fn add(
         &mut self,
         backend: &B,
         lists: &mut RowLists<B>,
         index: &LayerIndex<B>,
-        (selector, selection): (&Selector<B>, SelectionId),
+        (selector, selection, own): (&Selector<B>, SelectionId, SelectionId),
     ) -> OpResult<()> {
         let (h, list_stride) = (self.n_heads, lists.stride as u32);
         let (behind, rows) = lists.rows_to_add_to();
@@ -65,9 +66,9 @@ impl<B: Backend> ResidentLists<B> {
             n_selected,
             behind: Some(behind),
             rows,
-            n_rows: ViewMut::part(&mut self.counts, selection.0 * h, h),
+            n_rows: ViewMut::part(&mut self.counts, own.0 * h, h),
         })?;
-        self.has_listed[selection.0] = true;
+        self.has_listed[own.0] = true;
         Ok(())
     }
 
@@ -142,7 +143,7 @@ mod tests {
         // Head 0 attends a sink besides.
         lists.push(HeadId(0), 1);
         lists.upload(&device).unwrap();
-        resident.add(&device, &mut lists, &index, (&selector, SELECTION)).unwrap();
+        resident.add(&device, &mut lists, &index, (&selector, SELECTION, SELECTION)).unwrap();
         assert_eq!(words(&device, resident.n_rows(SELECTION).unwrap()), [5, 1]);
         let kv = upload(&device, &[0.0; 2 * 64 * 2 * WIDTH]);
         let listed = words(&device, lists.first(KvView::new(&kv, 64), 0).rows);

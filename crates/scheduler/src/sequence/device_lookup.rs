@@ -38,6 +38,7 @@ impl Token {
                 let Some(forms) = store.two_forms(self.layer) else { return Ok(()) };
                 DeviceLookup {
                     selection,
+                    own: recall.selection,
                     index: recall.selected_index(),
                     selector,
                     lists: &mut coded.lists,
@@ -53,6 +54,7 @@ impl Token {
                 };
                 DeviceLookup {
                     selection,
+                    own: recall.selection,
                     index: recall.selected_index(),
                     selector,
                     lists,
@@ -76,6 +78,7 @@ impl<B: Backend> Sequence<B> {
             return Ok(());
         };
         let Some(recall) = layers[layer].recall() else { return Ok(()) };
-        resident.add(&**backend, lists, recall.selected_index(), (selector, selection))
+        let index = recall.selected_index();
+        resident.add(&**backend, lists, index, (selector, selection, recall.selection))
     }
 }

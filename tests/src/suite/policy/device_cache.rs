@@ -29,6 +29,23 @@ fn longview(cache_steps: usize) -> PolicyOptions {
     PolicyOptions { cache_steps: Some(cache_steps), ..o }
 }
 
+/// Blocks that every second layer selects for the next one too.
+pub(super) fn shared() -> PolicyOptions {
+    let mut options = PolicyOptions::new(Preset::Ktransformers).with_budget(96);
+    for (name, value) in [
+        ("attend", "device"),
+        ("layer-step", "2"),
+        ("block-size", "8"),
+        ("sinks", "4"),
+        ("recent", "8"),
+        ("window", "16"),
+        ("cache-steps", "1"),
+    ] {
+        options.set(name, value).expect("an option");
+    }
+    options
+}
+
 /// The same random data to a sequence whose host resolves and to one whose device does.
 fn host_and_device<B: Backend>(
     backend: &Arc<B>,
@@ -59,7 +76,8 @@ fn host_and_device<B: Backend>(
 
 pub fn the_device_attends_what_the_host_would_to_the_bit<B: Probe>(backend: &Arc<B>) {
     let shapes = shapes(&**backend, 1400);
-    let policies: Vec<_> = (0..=3).map(cached).chain([1, 2].map(longview)).collect();
+    let clusters = (0..=3).map(cached).chain([1, 2].map(longview));
+    let policies: Vec<_> = clusters.chain([shared()]).collect();
     let settings = shapes.iter().flat_map(|shape| policies.iter().map(move |p| (shape, p)));
     for (shape, policy) in settings {
         let cache_steps = policy.cache_steps.unwrap();

@@ -4,6 +4,7 @@
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_scheduler::Residency;
 
+use super::device_cache::shared;
 use super::presets::{check_step, name, small_presets};
 use super::steps::*;
 use crate::sim::{assert_near, assert_within};
@@ -23,7 +24,7 @@ fn longview(rerank: usize) -> PolicyOptions {
 /// Through decoded windows, a cut, a lost device, another prompt and another policy.
 pub fn rows_on_the_device_are_attended_where_they_lie<B: Probe>(backend: &Arc<B>) {
     let (mut n_resident, mut n_others) = (0, 0);
-    for policy in small_presets() {
+    for policy in small_presets().into_iter().chain([shared()]) {
         let what = name(&policy);
         let mut sim = Sim::new(backend, small_shape(500), &policy, on()).unwrap();
         let recalls = matches!(sim.sequence.policy().residency, Residency::Recall { .. });
@@ -61,7 +62,7 @@ pub fn rows_on_the_device_are_attended_where_they_lie<B: Probe>(backend: &Arc<B>
 /// Without a second comparison the choice is that of rows which are fetched, and so is attention,
 /// to the bit.
 pub fn rows_on_the_device_are_those_that_would_be_fetched<B: Probe>(backend: &Arc<B>) {
-    for policy in [clusterkv(96), longview(0)] {
+    for policy in [clusterkv(96), longview(0), shared()] {
         let shape = small_shape(1400);
         let fetching = options(Placement::Device);
         let mut sims =
